@@ -54,8 +54,8 @@ def built() -> Path:
     return build / "csrc" / "tests" / "scale_job"
 
 
-def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | None:
-    """Runs one job. Returns the figures of its processes, the reader's first."""
+def run(binary: Path, trainers: int, hosts: int, arguments: Any, **other: Any) -> Figures | None:
+    """Runs one job. Returns the figures of its processes, the reader's first. `other`: more options of scale_job."""
     with tempfile.TemporaryDirectory(prefix="hvdata-scale-") as directory:
         out = Path(directory) / "figures.json"
         steps = max(20, arguments.batches // trainers)
@@ -66,6 +66,7 @@ def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | No
             "out": out,
             "by_mpi": arguments.rounds,
             **{name: getattr(arguments, name) for name in OPTIONS},
+            **other,
         }
         program = [str(binary.resolve()), *[f"{name}={value}" for name, value in given.items()]]
         command = [*shlex.split(arguments.mpirun), "-np", str(trainers + 1), *program]
@@ -136,6 +137,37 @@ def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Resu
     }
 
 
+def cached_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Result:
+    """The counts of a job with cache="job", from its figures. A later epoch is the mean of all but the first."""
+
+    def count(what: str, epochs: list[int]) -> float:
+        return fmean(figures[f"cached{epoch}.{what}"][0] for epoch in epochs)
+
+    first, later = [1], list(range(2, CACHED_EPOCHS + 1))
+    data = count("rows", first) * arguments.row_bytes
+    rows_over = count("rows_over", later) * arguments.row_bytes
+    return {
+        "trainers": trainers,
+        "hosts": hosts,
+        "rows": arguments.rows,
+        "pieces": count("pieces", later) / CACHED_STEPS,
+        "pieces_over": count("pieces_over", later) / CACHED_STEPS,
+        "messages": count("messages", later) / CACHED_STEPS,
+        "first": count("bytes", first) / data,
+        "later": count("bytes", later) / data,
+        "later_rows": rows_over / data,
+        "beside": (count("bytes", later) - rows_over) / count("pieces_over", later),
+    }
+
+
+def exchanged(told: Result) -> float:
+    """The messages of a host in a step, if keepers sent each other what the ranks of the other host need: one message for up to
+    16 steps, with 4 rows at least."""
+    rows = told["trainers"] * told["rows"] / told["hosts"] ** 2
+    steps = next((steps for steps in (1, 2, 4, 8) if steps * rows >= 4), 16)
+    return float((told["hosts"] - 1) / steps)
+
+
 def sent(told: Result) -> float:
     """Processor seconds of the reader's communication thread for a batch to another host."""
     return float(told["plain"]["comm"] / (1 - 1 / told["hosts"]))
@@ -204,6 +236,50 @@ PER_RANK = {
 }
 
 
+CACHED = {
+    "hosts": lambda r: str(r["hosts"]),
+    "ranks": lambda r: str(r["trainers"]),
+    "pieces of a step": lambda r: f"{r['pieces']:,.0f}",
+    "to other hosts": lambda r: f"{r['pieces_over']:,.0f}",
+    "of them by each host": lambda r: f"{r['pieces_over'] / r['hosts']:,.1f}",
+    "by each host in an exchange": lambda r: f"{exchanged(r):,.1f}",
+    "messages by MPI": lambda r: f"{r['messages']:,.0f}",
+    "bytes between hosts, load and epoch 1": lambda r: f"{r['first']:.3f}",
+    "later epoch": lambda r: f"{r['later']:.3f}",
+    "its rows alone": lambda r: f"{r['later_rows']:.3f}",
+    "1 - 1/H": lambda r: f"{1 - 1 / r['hosts']:.3f}",
+    "bytes of a piece beside its rows": lambda r: f"{r['beside']:,.0f}",
+}
+CACHED_EPOCHS, CACHED_STEPS = 3, 50
+
+
+def cached_part(results: list[Result]) -> list[str]:
+    """The lines about cache="job"."""
+    return [
+        "",
+        '**cache="job": what crosses the lines between hosts**',
+        "",
+        f"Jobs of their own, with a dedicated reader on the first host, `shuffle=True` and {CACHED_EPOCHS} epochs of {CACHED_STEPS} steps. "
+        "These are counts, so they do not depend on the machine. Trainers check every row, and from which host it came.",
+        *defined(
+            {
+                "Pieces": "what the trainers got: the keeper of each of H hosts sends each of N trainers a piece in each step, N x H. N of "
+                "them stay on their hosts",
+                "An exchange": "the other way to send these rows, by arithmetic alone. Each keeper sends each other keeper one message with "
+                "the rows for all ranks of that host, for up to 16 steps at once. That keeper then deals them",
+                "Messages by MPI": "all of the job in a step of a later epoch, with the answers of the trainers. Small headers for one host "
+                "travel together",
+                "Bytes": "all that MPI sent, divided by the bytes of all rows. 1 - 1/H of the rows are not on the reader's host, or not on "
+                "the host of the rank that gets them",
+            }
+        ),
+        "The rows that cross are the same in both ways. In an exchange a host sends fewer messages, H - 1 instead of N - N/H. But then every row "
+        "from another host is copied once more, by one process, and a step waits for two messages in turn. Pieces need no protocol of "
+        "their own, because a keeper deals as a reader does.",
+        *table(results, CACHED),
+    ]
+
+
 def beside_the_plan(prefetch: int) -> dict[str, Callable[[Result], str]]:
     def plan(told: Result) -> Prediction:
         job = Job(
@@ -230,7 +306,7 @@ def beside_the_plan(prefetch: int) -> dict[str, Callable[[Result], str]]:
 
 def main() -> int:
     # per_host: the most ranks on a host; there are two hosts at least. rows, row_bytes: of one rank's batch. batches: of all
-    # ranks together, in an epoch. pace_ms: a rank sleeps for it after each of its paced_steps. program: scale_job; "": build it.
+    # ranks together, in an epoch. cached_hosts: of the jobs with cache="job", which have two ranks on each host. pace_ms: a rank sleeps for it after each of its paced_steps. program: scale_job; "": build it.
     settings = {
         "trainers": [8, 32, 128, 256],
         "per_host": 32,
@@ -238,9 +314,10 @@ def main() -> int:
         "row_bytes": 4096,
         "prefetch": 2,
         "batches": 8000,
+        "cached_hosts": [2, 4, 8, 16],
     }
     settings |= {"paced_steps": 8, "pace_ms": 500, "idle_ms": 4000, "program": ""}
-    quick = {"trainers": [8], "batches": 400, "paced_steps": 3, "pace_ms": 20, "idle_ms": 200}
+    quick = {"trainers": [8], "batches": 400, "cached_hosts": [2], "paced_steps": 3, "pace_ms": 20, "idle_ms": 200}
     arguments = launch.parsed(__doc__, quick, **{"limit": 400.0, "rounds": 3, **settings})
     binary = Path(arguments.program) if arguments.program else built()
     results: list[Result] = []
@@ -249,6 +326,12 @@ def main() -> int:
         figures = run(binary, trainers, hosts, arguments)
         if figures is not None:
             results.append(told_of(figures, trainers, hosts, arguments))
+    cached: list[Result] = []
+    for hosts in arguments.cached_hosts:
+        options = {"rounds": 0, "by_mpi": 0, "paced_steps": 0, "steps": CACHED_STEPS, "cached_epochs": CACHED_EPOCHS}
+        figures = run(binary, 2 * hosts, hosts, arguments, **options, idle_ms=0)
+        if figures is not None:
+            cached.append(cached_of(figures, 2 * hosts, hosts, arguments))
     batch = arguments.rows * arguments.row_bytes
     rows = sum(r["rows"] for r in results)
     text = [
@@ -284,7 +367,10 @@ def main() -> int:
         for what, value in COSTS.items():
             times, where = max((value(b) / value(a), b["trainers"]) for a, b in zip(results, results[1:]))
             text.append(f"- {what}: {times:.2f} times per rank, to {where} trainers")
-    return write("scale", arguments, text, results=results) or int(not rows or any(r["wrong"] for r in results))
+    text += cached_part(cached)
+    return write("scale", arguments, text, results=results, cached=cached) or int(
+        not rows or any(r["wrong"] for r in results)
+    )
 
 
 if __name__ == "__main__":

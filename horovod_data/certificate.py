@@ -182,7 +182,7 @@ def _step(record: Record, element: int) -> Optional[int]:
     None: the steps have different sizes, because the epoch was restored on another number of ranks.
 
     A record lists the elements of several readers in turns: element 0 of each reader, then element 1 of each reader.
-    The readers' steps take turns, too. Except: if each host has its own reader, all readers make one step together.
+    The readers' steps take turns, too. But if each host has its own reader, all readers make one step together.
     """
     if record["schedule"] != "static":
         return element

@@ -143,12 +143,12 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
             layout.reader_index,
             layout.trainer_index,
             layout.group,
+            (settings.timeline, settings.certificate),
             stall_seconds=settings.stall_seconds,
             timeout_seconds=settings.timeout_seconds,
             payload=PAYLOADS.index(settings.payload),
             arena_bytes=settings.arena_bytes,
             finalize_waits=horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end),
-            timeline=bool(settings.timeline),
             timeline_bytes=settings.timeline_bytes,
         )
     environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")}

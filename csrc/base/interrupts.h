@@ -10,8 +10,8 @@ namespace hvdata {
 // Number of SIGINTs seen so far.
 uint64_t Interrupts();
 
-// From now on counts SIGINTs, and passes each to the handler that is installed now. Except: if no handler is installed,
-// the default action or SIG_IGN stays, and nothing is counted. Returns Interrupts().
+// From now on counts SIGINTs, and passes each to the handler that is installed now. If no handler is installed, the
+// default action or SIG_IGN stays, and nothing is counted. Returns Interrupts().
 uint64_t WatchInterrupts();
 
 }  // namespace hvdata

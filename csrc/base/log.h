@@ -31,8 +31,8 @@ class Writer {
   Writer(size_t most_bytes, const char* lost) : most_bytes_(most_bytes), lost_(lost) {}
 
   // Queues `write` for the writer's thread. Never waits, and may be called under any lock. False if the queue has no
-  // room for these bytes. An empty queue takes a piece of any size. Except: a forked child, and a process that can't
-  // start a thread, run `write` at once.
+  // room for these bytes. An empty queue takes a piece of any size. A forked child, and a process that can't start a
+  // thread, run `write` at once instead.
   bool Add(size_t bytes, std::function<void()> write);
   // Waits until everything is written, or for `most`. True if everything is written.
   bool Flush(std::chrono::milliseconds most);

@@ -22,7 +22,7 @@ inline bool RunDetached(const std::function<void()>& body) noexcept {
 }
 
 // Blocks signals in this thread, and in threads that it starts, so that handlers of the user's program don't run there.
-// Except: signals of crashes, because a blocked one ends the process without a trace.
+// Signals of crashes are not blocked, because a blocked one ends the process without a trace.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -6,7 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "base/exceptions.h"
 #include "cache/kept_dealer.h"
 #include "rows/receive_memory.h"
 
@@ -29,30 +28,23 @@ std::shared_ptr<Loading> Keeper::Current() const {
   return loading_;
 }
 
-// Frees the loaded units before a new load starts.
-std::shared_ptr<Loading> Keeper::Anew() {
+// Frees the loaded units before a new load starts. `at_least`: the new load's number. It is larger if the process has
+// made so many loads, because a pipeline can't go back to an earlier number.
+std::shared_ptr<Loading> Keeper::Anew(uint64_t at_least) {
   End();
   needed_.reset();
   trimmed_ = false;
-  auto loading = std::make_shared<Loading>(load_, kept_->config(), kept_->world());
+  const uint64_t number = std::max(loads_ + 1, at_least);
+  auto loading = std::make_shared<Loading>(load_, kept_->config(), kept_->world(), number);
+  loads_ = number;
   MutexLock lock(&mu_);
   return loading_ = std::move(loading);
 }
 
 void Keeper::Deal(uint64_t epoch, uint64_t number) {
-  std::shared_ptr<Loading> loading = Current();
-  const Outcome ready = Guarded([&] {
-    if (!loading) loading = Anew();
-    return Outcome();
-  });
-  if (!ready.ok()) return kept_->FailEpoch(epoch, ready);
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
-  const auto cancel = [cancelled, waits = std::weak_ptr<Loading>(loading)] {
-    *cancelled = true;
-    if (const std::shared_ptr<Loading> waited = waits.lock()) waited->Wake();
-  };
-  std::map<int, wire::Restore> restored = kept_->Begin(epoch, cancel);
-  KeptDealer dealer(kept_.get(), post_, number, std::move(loading), needed_, [this] { return Anew(); });
+  const std::map<int, wire::Restore> restored = kept_->Begin(epoch, [cancelled] { *cancelled = true; });
+  KeptDealer dealer(kept_.get(), post_, number, Current(), needed_, [this](uint64_t load) { return Anew(load); });
   dealer.Run(restored, *cancelled);
   needed_ = std::max(needed_, dealer.needed());  // an empty optional is less than 0
   kept_->End();

@@ -38,13 +38,14 @@ class Keeper {
 
  private:
   std::shared_ptr<Loading> Current() const;
-  std::shared_ptr<Loading> Anew();
+  std::shared_ptr<Loading> Anew(uint64_t at_least);
 
   const std::shared_ptr<Sink> load_;
   const std::shared_ptr<Source> kept_;
   Post* const post_;
   bool trimmed_ = false;            // the memory that the load needed besides the store is given back
   std::optional<uint64_t> needed_;  // the farthest position of earlier epochs on this load (KeptDealer::needed)
+  uint64_t loads_ = 0;              // the number of the last load, over all runs
 
   mutable Mutex mu_;
   std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch

@@ -28,7 +28,11 @@ KeptDealer::KeptDealer(Source* source, Post* post, uint64_t number, std::shared_
 
 void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled) {
   plan::Resumption resumption;
-  const Outcome resumed = Guarded([&] { return Resume(restored, &resumption); });
+  const Outcome resumed = Guarded([&] {
+    HVDATA_RETURN_IF_ERROR(Resume(restored, &resumption));
+    if (!loading_) LoadAnew();
+    return Outcome();
+  });
   proof::Past past;
   if (resumed.ok() && resumption.first > 0) {  // a state holds no account, so that it is small
     if (!resumption.over && IsPastKnown()) {
@@ -55,6 +59,8 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
     break;
   }
   while (source_->Linger() == Task::kSave) AnswerSaves();
+  const std::string state = State().Encode();
+  for (int t = 0; t < world_.group_trainer_count(); ++t) source_->KeepState(t, state);
 }
 
 // Keepers must return the same result. Another keeper may have sent the trainers an error of the load first. So only
@@ -95,8 +101,7 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
       }
     }
     if (anew) {
-      loading_ = nullptr;
-      loading_ = renew_();
+      LoadAnew();
       continue;
     }
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
@@ -113,18 +118,24 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
   }
 }
 
+// A restored epoch loads what the saved run had loaded. A shuffle in the pipeline may yield another order in each load.
+void KeptDealer::LoadAnew() {
+  loading_ = nullptr;
+  loading_ = renew_(restored_ ? restored_->load : 0);
+}
+
 // Compares this load with the load of the run that saved the epoch.
 Outcome KeptDealer::CheckOrder(const Loading::Look& look) {
   if (!restored_ || checked_) return {};
   const bool all = look.over() && look.outcome().ok();
   if (look->steps() < restored_->steps && !all) return {};
-  const bool same = look->steps() >= restored_->steps && look->PrintOf(restored_->steps) == restored_->print;
+  const bool same = look->steps() >= restored_->steps && look->HashOf(restored_->steps) == restored_->hash;
   if (!same || (restored_->loaded && look->steps() > restored_->steps)) {
     return {
         kDataLoss,
         "the epoch can't be restored: the pipeline does not yield the elements that it yielded before the checkpoint "
-        "was saved. To go on would lose some rows and repeat others. Give every shuffle a seed and "
-        "reshuffle_each_iteration=False"};
+        "was saved. To go on would lose some rows and repeat others. Give every shuffle a seed, and restore in a new "
+        "process"};
   }
   checked_ = all || !restored_->loaded;
   return {};
@@ -162,12 +173,14 @@ KeptDealer::Held KeptDealer::Find(const KeptSteps::Step& step, const Loading::Lo
   return held;
 }
 
-// True if this keeper can compute what earlier runs have delivered. All of them must have been verified. With
-// remainder="drop" they must also have had as many trainers as this run.
+// What a step leaves out depends on the number of trainers.
+bool KeptDealer::DropsRows() const {
+  return !source_->config().whole_elements && source_->config().remainder == plan::Remainder::kDrop;
+}
+
+// True if this keeper can compute what earlier runs have delivered. All of them must have been verified.
 bool KeptDealer::IsPastKnown() const {
-  const ChannelConfig& config = source_->config();
-  if (!config.verify || !restored_ || !restored_->verified) return false;
-  return config.whole_elements || config.remainder != plan::Remainder::kDrop || IsPastAlike();
+  return source_->config().verify && restored_ && restored_->verified && (restored_->alike || !DropsRows());
 }
 
 bool KeptDealer::IsPastAlike() const {
@@ -176,6 +189,9 @@ bool KeptDealer::IsPastAlike() const {
 
 // Verified: earlier runs have delivered the positions before `past_`. This load has their rows, too.
 Outcome KeptDealer::AccountForPast(const std::atomic<bool>& cancelled) {
+  ChannelConfig config = source_->config();
+  if (DropsRows()) config.remainder = plan::Remainder::kPartial;  // of the rows that the earlier runs have delivered
+  const PieceMaker delivered(config, world_, post_);
   for (uint64_t at = 0; at < past_;) {
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
     AnswerSaves();
@@ -185,12 +201,16 @@ Outcome KeptDealer::AccountForPast(const std::atomic<bool>& cancelled) {
       const Loading::Look look(loading_.get());
       step = steps_.At(at, look->holding()).value();
       step.elements = std::min(step.elements, past_ - at);
-      if (source_->config().whole_elements)
-        step.units = static_cast<int64_t>(step.elements), step.dropped = 0, step.deals = true;
+      if (config.whole_elements) step.units = static_cast<int64_t>(step.elements), step.dropped = 0, step.deals = true;
+      if (DropsRows()) {
+        const auto trainers = static_cast<int>(restored_->trainers);
+        step.dropped = plan::DroppedRows(step.units, trainers, plan::Remainder::kDrop);
+        step.deals = plan::MakesStep(step.units, trainers, plan::Remainder::kDrop);
+      }
       held = Find(step, look);
     }
     std::vector<PieceMaker::Piece> pieces;
-    if (step.deals) HVDATA_RETURN_IF_ERROR(pieces_.Make(step.units, held.units, held.model, &pieces));
+    if (step.deals) HVDATA_RETURN_IF_ERROR(delivered.Make(step.units - step.dropped, held.units, held.model, &pieces));
     const auto epoch = source_->Epoch();
     for (const proof::Element& element : Elements(step, pieces)) epoch->DeliveredBefore(at++, element);
     for (size_t t = 0; t < pieces.size() && IsPastAlike(); ++t) epoch->TakenBefore(static_cast<int>(t), pieces[t].rows);
@@ -258,23 +278,25 @@ std::string KeptDealer::Mode() const {
          (config.shuffle ? ", shuffle=True, seed=" + seed : ", shuffle=False");
 }
 
-// Until CheckOrder() has checked the load, it may have fewer steps than the restored state. So the answer is that
-// state.
-void KeptDealer::AnswerSaves() {
-  const std::vector<SaveRequest> requests = source_->TakeSaveRequests();
-  if (requests.empty()) return;
+// Until CheckOrder() has checked the load, it may have fewer steps than the restored state. So the result is that state.
+KeptState KeptDealer::State() const {
   KeptState state;
   state.mode = Mode(), state.number = number_;
   if (loading_) {
     const Loading::Look look(loading_.get());
-    state.steps = look->steps(), state.print = look->PrintOf(state.steps);
+    state.load = loading_->number();
+    state.steps = look->steps(), state.hash = look->HashOf(state.steps);
     state.loaded = look.over() && look.outcome().ok();
   }
   if (restored_ && !checked_) state = *restored_;
   state.verified = source_->config().verify && (!restored_ || restored_->verified);
   state.alike = !restored_ || IsPastAlike();
   state.trainers = static_cast<uint64_t>(world_.group_trainer_count());
-  for (const SaveRequest& request : requests) source_->AnswerSave(request, {}, state.Encode());
+  return state;
+}
+
+void KeptDealer::AnswerSaves() {
+  for (const SaveRequest& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, State().Encode());
 }
 
 Outcome KeptDealer::Resume(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption) {

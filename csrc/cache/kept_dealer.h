@@ -23,11 +23,12 @@ namespace hvdata {
 
 class KeptDealer {
  public:
-  // Begins another load, after this one has failed. Nothing must hold the old load, so that its memory is free.
-  using Renew = std::function<std::shared_ptr<Loading>()>;
+  // Begins a load, if there is none or it has failed. Its number is at least `number`. Nothing must hold the old load, so
+  // that its memory is free.
+  using Renew = std::function<std::shared_ptr<Loading>(uint64_t number)>;
 
-  // `number`: of the epoch, over all runs. `needed_before`: needed() of the earlier epochs on this load.
-  // Nothing: no epoch has needed it.
+  // `number`: of the epoch, over all runs. `loading`: null: there is no load. `needed_before`: needed() of the earlier
+  // epochs on this load. Nothing: no epoch has needed it.
   KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading,
              std::optional<uint64_t> needed_before, Renew renew);
 
@@ -45,9 +46,11 @@ class KeptDealer {
   };
 
   Outcome Resume(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption);
+  void LoadAnew();
   Outcome DealOne(const std::atomic<bool>& cancelled, bool* end);
   Outcome Await(const std::atomic<bool>& cancelled);
   Outcome CheckOrder(const Loading::Look& look);
+  bool DropsRows() const;
   bool IsPastKnown() const;
   bool IsPastAlike() const;
   Outcome AccountForPast(const std::atomic<bool>& cancelled);
@@ -55,6 +58,7 @@ class KeptDealer {
   Outcome Deal(const KeptSteps::Step& step, const Held& held);
   std::vector<proof::Element> Elements(const KeptSteps::Step& step, const std::vector<PieceMaker::Piece>& pieces) const;
   void Drop(const KeptSteps::Step& step, const std::vector<PieceMaker::Unit>& held);
+  KeptState State() const;
   void AnswerSaves();
   std::string Mode() const;
 

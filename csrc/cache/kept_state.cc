@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/kept_state.h"
 
+#include <climits>
+
 #include "wire/codec.h"
 
 namespace hvdata {
 
 namespace {
-constexpr std::string_view kFormat = "horovod_data kept state 1";
+constexpr std::string_view kFormat = "horovod_data kept state 2";
 }  // namespace
 
 template <typename Codec, typename S>
 void KeptState::Fields(Codec* codec, S& s) {
   codec->Text("mode", s.mode), codec->Int("number", s.number), codec->Int("trainers", s.trainers);
-  codec->Int("steps", s.steps), codec->Int("print", s.print), codec->Flag("loaded", s.loaded);
-  codec->Flag("verified", s.verified), codec->Flag("alike", s.alike);
+  codec->Int("load", s.load), codec->Int("steps", s.steps), codec->Int("hash", s.hash);
+  codec->Flag("loaded", s.loaded), codec->Flag("verified", s.verified), codec->Flag("alike", s.alike);
 }
 
 std::string KeptState::Encode() const {
@@ -27,7 +29,7 @@ bool KeptState::Decode(std::string_view bytes, KeptState* state) {
   if (bytes.substr(0, kFormat.size()) != kFormat) return false;
   wire::Reader reader(bytes.substr(kFormat.size()));
   Fields(&reader, *state);
-  return reader.ok() && reader.rest().empty();
+  return reader.ok() && reader.rest().empty() && state->trainers > 0 && state->trainers <= INT_MAX;
 }
 
 }  // namespace hvdata

@@ -13,8 +13,8 @@
 
 namespace hvdata {
 
-// The epoch is a sequence of units, in load order or shuffled. The channel counts positions in the
-// epoch. A position is a load step if units are rows. Otherwise it is a unit.
+// The epoch is a sequence of units, in load order or shuffled. The channel counts positions in the epoch. A position is
+// a load step if units are rows. Otherwise it is a unit.
 class KeptSteps {
  public:
   // `number`: of the epoch, over all runs. The first epoch has the load's order.

@@ -44,7 +44,7 @@ Outcome Loaded::CheckComponents(const Columns& share, size_t components) const {
   return {};
 }
 
-// A share has the components of the units, and the head {rows of the step, print}.
+// A share has the components of the units, and the head {rows of the step, hash}.
 Outcome Loaded::Check(const Columns& share, uint64_t number, Step* step) {
   const size_t components = share.empty() ? 0 : share.size() - 1;
   if (share.empty() || share.back().dtype != kInt64 || share.back().count() != 2) return WrongShare("without its head");
@@ -82,7 +82,7 @@ Outcome Loaded::CheckShapes(const Columns& units) {
 
 void Loaded::Append(Step step) {
   holding_.Add(step.rows, step.number);
-  prints_.push_back(proof::Hash(&step.print, sizeof step.print, PrintOf(prints_.size())));
+  hashes_.push_back(proof::Hash(&step.hash, sizeof step.hash, HashOf(hashes_.size())));
   store_.Append(std::move(step.units));
 }
 

@@ -25,7 +25,7 @@ class Loaded {
   struct Step {
     uint64_t number = 0;  // as its reader numbered it, to choose the holders of its units
     int64_t rows = 0;     // of the whole step; 1 if elements are kept whole
-    uint64_t print = 0;   // a hash of what the reader's pipeline has yielded up to this step
+    uint64_t hash = 0;    // of what the reader's pipeline has yielded up to this step
     Columns units;        // copies, in the store
   };
   // Checks a share of the load channel, and copies its units into the store. `number`: as in Step.
@@ -37,7 +37,7 @@ class Loaded {
   uint64_t steps() const { return holding_.steps(); }
   uint64_t units() const { return holding_.units(); }
   // A hash of what the pipelines yielded for the first `steps` load steps. It is the same on all keepers.
-  uint64_t PrintOf(uint64_t steps) const { return steps == 0 ? 0 : prints_[steps - 1]; }
+  uint64_t HashOf(uint64_t steps) const { return steps == 0 ? 0 : hashes_[steps - 1]; }
 
  private:
   Outcome CheckComponents(const Columns& share, size_t components) const;
@@ -48,7 +48,7 @@ class Loaded {
   const int keeper_;
   plan::Holding holding_;
   Store store_;
-  std::vector<uint64_t> prints_;            // by load step
+  std::vector<uint64_t> hashes_;            // by load step
   std::vector<std::vector<int64_t>> like_;  // by leaf: the shape of a row, if rows of different elements are joined
 };
 

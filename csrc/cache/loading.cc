@@ -13,11 +13,16 @@
 
 namespace hvdata {
 
-Loading::Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world)
+Loading::Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world, uint64_t number)
     : load_(std::move(load)),
+      number_(number),
       fingerprints_(load_->config().verify ? std::optional<Fingerprints>(load_->config()) : std::nullopt),
       turns_(static_cast<size_t>(load_->world().source_count())),
       loaded_(config, world) {
+  // The reader's pipeline starts its iteration of this number. The load has no state, so it begins at the front.
+  iterator_.restored.kind = SinkState::kRunning;
+  iterator_.restored.number = number;
+  iterator_.restored.lanes.resize(turns_.size());
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { Run(); });
 }
@@ -79,14 +84,7 @@ Outcome Loading::Take(const Arrival& arrival) {
 
 void Loading::WaitFor(std::chrono::nanoseconds most, const std::function<bool(const Loaded&)>& enough) {
   MutexLock lock(&mu_);
-  const uint64_t woken = woken_;
-  changed_.WaitFor(&mu_, most, [&] { return mu_.AssertHeld(), over_ || woken_ != woken || enough(loaded_); });
-}
-
-void Loading::Wake() {
-  MutexLock lock(&mu_);
-  ++woken_;
-  changed_.NotifyAll();
+  changed_.WaitFor(&mu_, most, [&] { return mu_.AssertHeld(), over_ || enough(loaded_); });
 }
 
 std::string Loading::Explain() const {

@@ -22,8 +22,9 @@ namespace hvdata {
 class Loading {
  public:
   // Starts the thread, which opens the next epoch of the load channel. `config`, `world`: of the kept channel, which
-  // must live as long as this object. Throws std::system_error if there is no thread.
-  Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world);
+  // must live as long as this object. `number`: of the load, over all runs, from 1 on. Throws std::system_error if there
+  // is no thread.
+  Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world, uint64_t number);
   // Ends the thread.
   ~Loading();
   Loading(const Loading&) = delete;
@@ -45,10 +46,9 @@ class Loading {
     const Loading* const loading_;
   };
 
-  // Waits until the load is over or `enough` is true, or until Wake(), or for `most`.
+  uint64_t number() const { return number_; }
+  // Waits until the load is over or `enough` is true, or for `most`.
   void WaitFor(std::chrono::nanoseconds most, const std::function<bool(const Loaded&)>& enough);
-  // Ends the present waits. Any thread may call it.
-  void Wake();
   // "12 steps, 3.4 MiB loaded; next comes the share of reader 0 on node0"
   std::string Explain() const;
 
@@ -58,6 +58,7 @@ class Loading {
   Outcome Take(const Arrival& arrival);
 
   const std::shared_ptr<Sink> load_;
+  const uint64_t number_;
   const std::optional<Fingerprints> fingerprints_;  // verified channels
   SinkIterator iterator_;
   std::vector<uint64_t> turns_;  // by reader: its load steps that have come
@@ -65,7 +66,6 @@ class Loading {
   mutable Mutex mu_;
   CondVar changed_;
   Loaded loaded_;  // GUARDED_BY(mu_), except in Loaded::Check()
-  uint64_t woken_ GUARDED_BY(mu_) = 0;
   bool over_ GUARDED_BY(mu_) = false;
   bool alone_ GUARDED_BY(mu_) = false;
   Outcome outcome_ GUARDED_BY(mu_);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer's side of a channel: its epochs, and the wait inside GetNext.
 //
-// A rank numbers a channel's iterators 1, 2, ... in the order in which they are first asked for an element. Iterator k has
-// epoch k. An iterator that is never asked for an element has no epoch.
+// A rank numbers a channel's iterators 1, 2, ... in the order in which they are first asked for an element. Iterator k
+// has epoch k. An iterator that is never asked for an element has no epoch.
 #pragma once
 
 #include <atomic>
@@ -38,8 +38,8 @@ struct IteratorRun {
   std::vector<Turn> ended_at;  // by reader: its next step, at the iterator's end
 };
 
-// The sink's record of one iterator. The iterator owns this record, and makes one call of the sink at a time. Except:
-// Cancel() may come at any time.
+// The sink's record of one iterator. The iterator owns this record, and makes one call of the sink at a time. Only
+// Cancel() may come during another call.
 struct SinkIterator : IteratorRun {
   std::atomic<bool> cancelled{false};
 };
@@ -100,7 +100,7 @@ class Sink {
   // `reader`: the sender's index in World::sources. -1: the sender is not one of them. Only reader 0 sends such
   // a message: a Verified, if it serves other trainers.
   void Handle(int reader, wire::Header header, BundlePtr bundle);
-  // Ends every wait with this outcome, now and later. Except: an earlier Fail() or Depart() wins.
+  // Ends every wait with this outcome, now and later. The first call of Fail() or Depart() decides.
   void Fail(Outcome outcome);
   // Call it when this rank takes no more steps. Does what Fail() does, and closes the epoch.
   void Depart(Outcome outcome);

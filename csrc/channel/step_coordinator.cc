@@ -123,7 +123,7 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
   const bool begins = CheckBeginnings(epoch, reader, ready);
-  // After a reader's end, a later READY does not change that end. Except: kClosed replaces it.
+  // Once a reader has ended, only kClosed replaces its end.
   const bool runs = r.progress == Progress::kHas;
   if (runs && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
   if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch->allowed)

@@ -286,8 +286,8 @@ void TrainerEpoch::Claim() {
   }
 }
 
-// Hands back the shares that are not taken. Except: the share that an iterator waits for. Without this exception a
-// share could travel between idle ranks for ever. On demand the trainer asks every reader for a share, because any
+// Hands back the shares that are not taken, but keeps the share that an iterator waits for. Otherwise a share could
+// travel between idle ranks for ever. On demand the trainer asks every reader for a share, because any
 // reader may have one. It hands the surplus shares back, too, so that a slow rank does not keep them from other ranks.
 void TrainerEpoch::HandBack(int reader) {
   Lane& lane = At(reader);

@@ -3,7 +3,7 @@
 //
 // The auto window starts at 2 steps. It doubles when the rank waits with a full window. It also doubles when the rank
 // consumes a window in under 1 ms. Otherwise waking the reader would cost as much as the steps themselves. The window's
-// shares take at most a given number of bytes. Except: 2 steps are always allowed. Under `dynamic` a share that one
+// shares take at most a given number of bytes, but 2 steps are always allowed. Under `dynamic` a share that one
 // rank has asked for can't go to another rank. So there the window is at most the number of steps that the rank
 // consumes in 5 ms. The window decides when a share is sent. It never decides which share is sent.
 #pragma once

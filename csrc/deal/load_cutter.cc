@@ -8,10 +8,10 @@
 namespace hvdata {
 namespace {
 
-Column HeadOf(int64_t rows, uint64_t print) {
+Column HeadOf(int64_t rows, uint64_t hash) {
   Column head = New(kInt64, {2});
   head.make<int64_t>()[0] = rows;
-  head.make<int64_t>()[1] = static_cast<int64_t>(print);
+  head.make<int64_t>()[1] = static_cast<int64_t>(hash);
   return head;
 }
 
@@ -40,7 +40,7 @@ Outcome LoadCutter::CutRows(const Columns& element, const std::vector<int64_t>& 
   return GatherRows(leaves_, refs, element, here ? arena_ : nullptr, share, config_.component_names);
 }
 
-Outcome LoadCutter::Make(Columns element, uint64_t turn, uint64_t print, Cut* cut) const {
+Outcome LoadCutter::Make(Columns element, uint64_t turn, uint64_t hash, Cut* cut) const {
   int64_t rows = 1;
   if (!config_.whole_elements) {
     HVDATA_RETURN_IF_ERROR(cutter_.OneAxis(element, &rows));
@@ -61,7 +61,7 @@ Outcome LoadCutter::Make(Columns element, uint64_t turn, uint64_t print, Cut* cu
     } else {
       HVDATA_RETURN_IF_ERROR(CutRows(element, its, keeper, &share));
     }
-    share.push_back(HeadOf(rows, print));
+    share.push_back(HeadOf(rows, hash));
     if (config_.verify) cut->hashes.shares.push_back(fingerprints_.HashPiece(share, data));
     cut->rows.push_back(data);
     cut->shares.push_back(std::move(share));

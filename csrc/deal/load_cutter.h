@@ -22,12 +22,12 @@ class LoadCutter {
   LoadCutter(const ChannelConfig& config, const World& world, ArenaPtr arena);
 
   struct Cut {
-    std::vector<Columns> shares;  // by keeper, each with a head {rows of the element or 1, print}
+    std::vector<Columns> shares;  // by keeper, each with a head {rows of the element or 1, hash}
     std::vector<uint64_t> rows;   // of each share
     proof::StepHashes hashes;     // verified channels
   };
-  // `turn`: how many elements this reader has dealt before. `print`: what its pipeline has yielded (Input::fingerprint).
-  Outcome Make(Columns element, uint64_t turn, uint64_t print, Cut* cut) const;
+  // `turn`: how many elements this reader has dealt before. `hash`: of what its pipeline has yielded (Input::fingerprint).
+  Outcome Make(Columns element, uint64_t turn, uint64_t hash, Cut* cut) const;
 
  private:
   Outcome CutRows(const Columns& element, const std::vector<int64_t>& rows, int keeper, Columns* share) const;

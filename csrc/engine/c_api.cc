@@ -2,8 +2,8 @@
 // The C functions that the Python package calls through ctypes. ctypes releases the GIL, so they also work while a
 // TensorFlow graph is being built. Only Python calls them, so no header declares them.
 //
-// A function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in hvdata_last_error() of the same
-// thread. Except: the function's comment says otherwise. A function that waits takes a time slice in milliseconds. At
+// If its comment does not say otherwise, a function returns 0, or a TensorFlow status code (absl::StatusCode) with the
+// text in hvdata_last_error() of the same thread. A function that waits takes a time slice in milliseconds. At
 // the end of the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
 #include "engine/c_api.h"
 
@@ -142,10 +142,11 @@ int hvdata_comm_exchange(const void* comm, const char* mine, const char** all) {
 // ---- The engine.
 
 // Collective on comm. The arrays have an entry for each rank of comm. reader_index: 0..R-1, or -1. trainer_index:
-// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The other three: the names
-// and values of the fields of EngineSettings, and their number.
+// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The others: the fields of
+// EngineSettings. `settings` of them are numbers, with names and values.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                 const char* const* hosts, const char* const* names, const double* values, int settings) {
+                 const char* const* hosts, const char* const* names, const double* values, int settings,
+                 const char* timeline, const char* certificate) {
   return Run([&] {
     const MPI_Comm c = FromPointer(comm);
     std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
@@ -157,6 +158,7 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
     const auto numbers = Numbers(names, values, settings);
     EngineSettings taken;
     HVDATA_SETTINGS(HVDATA_TAKE)
+    taken.timeline = timeline, taken.certificate = certificate;
     return Engine::Start(c, std::move(roles), taken);
   });
 }

@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "base/exceptions.h"
 #include "cache/keeper.h"
 #include "engine/c_api.h"
 #include "engine/engine.h"
@@ -22,11 +21,7 @@ int hvdata_keep(uint32_t kept, uint32_t load, uint64_t epoch, uint64_t number) {
   return WithRunning([&](Engine& engine) {
     const std::shared_ptr<Keeper> keeper = engine.KeeperOf(kept, load);
     if (!keeper) return Report(Outcome(kFailedPrecondition, "channel " + std::to_string(kept) + " is not kept here"));
-    const Outcome thrown = Guarded([&] { return keeper->Deal(epoch, number), Outcome(); });
-    if (!thrown.ok()) {  // the epoch is half dealt, and only an abort ends the wait of its trainers
-      Log(engine.world().Here(), thrown.message);
-      Abort(1);
-    }
+    OrAbort(engine.world().Here(), [&] { keeper->Deal(epoch, number); });
     return int{kOk};
   });
 }

@@ -13,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/exceptions.h"
-#include "base/log.h"
 #include "engine/c_api.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
@@ -112,10 +110,7 @@ void Begin(const std::shared_ptr<Engine>& engine, const std::string& name, std::
            const AllgatherPtr& call) {
   const bool is_root = engine->world().me().trainer == kRoot;
   const auto collected = [engine, name, call](uint64_t number, const std::vector<BundlePtr>& bundles) {
-    const Outcome thrown = Guarded([&] { return Answer(engine, name, number, bundles, call), Outcome(); });
-    if (thrown.ok()) return;
-    Log(engine->world().Here(), thrown.message);  // the other trainers would wait for ever
-    Abort(1);
+    OrAbort(engine->world().Here(), [&] { Answer(engine, name, number, bundles, call); });
   };
   const auto gathered_or_not = [engine, name, call, is_root](const Outcome& outcome, const Exchanged&) {
     if (outcome.ok()) return;

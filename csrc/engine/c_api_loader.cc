@@ -8,10 +8,8 @@
 #include <vector>
 
 #include "arena/write_fault.h"
-#include "base/exceptions.h"
 #include "base/fork.h"
 #include "base/interrupts.h"
-#include "base/log.h"
 #include "channel/sink_state_bytes.h"
 #include "deal/callback_pipeline.h"
 #include "deal/dealer.h"
@@ -198,12 +196,7 @@ int hvdata_deal(uint32_t channel, uint64_t epoch, int anew, int divides, const h
     Division division;
     division.divides = divides != 0;
     const auto make = [&] { return std::make_unique<CallbackPipeline>(input, engine.post().arena()); };
-    const Outcome thrown =
-        Guarded([&] { return DealEpoch(source.get(), &engine.post(), make, epoch, anew != 0, division), Outcome(); });
-    if (!thrown.ok()) {  // the epoch is half dealt, and only an abort ends the wait of its trainers
-      Log(engine.world().Here(), thrown.message);
-      Abort(1);
-    }
+    OrAbort(engine.world().Here(), [&] { DealEpoch(source.get(), &engine.post(), make, epoch, anew != 0, division); });
     return int{kOk};
   });
 }

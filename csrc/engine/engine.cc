@@ -3,9 +3,6 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "base/counters.h"
@@ -22,30 +19,6 @@ namespace hvdata {
 using wire::Header;
 
 namespace {
-
-// The file that an environment variable names, as an absolute path. The file is opened again for each record, and the
-// program may change its working directory meanwhile.
-std::string FileIn(const char* variable) {
-  const char* const value = std::getenv(variable);
-  std::string file = value == nullptr ? "" : value;
-  constexpr const char* kBlanks = " \t\r\n";
-  file.erase(file.find_last_not_of(kBlanks) + 1).erase(0, file.find_first_not_of(kBlanks));
-  if (file.empty()) return "";
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(file, error);
-  return error ? file : absolute.string();
-}
-
-// The file of the timeline. A restarted job has a file of its own, so the file of the attempt before stays.
-// horovod_data/job/settings.py makes the same name.
-std::string FileOfTimeline() {
-  const std::filesystem::path file = FileIn("HOROVOD_DATA_TIMELINE");
-  const char* const value = std::getenv("HOROVOD_DATA_ATTEMPT");
-  const int64_t attempt = value == nullptr ? 1 : std::strtoll(value, nullptr, 10);
-  if (attempt <= 1) return file.string();
-  const std::string name = file.stem().string() + ".attempt" + std::to_string(attempt) + file.extension().string();
-  return (file.parent_path() / name).string();
-}
 
 // Never destroyed: a static destructor would join a thread in a process that exits without shutdown(), or in a forked
 // child.
@@ -149,16 +122,16 @@ Engine::Engine(const World& world, MPI_Comm own, const EngineSettings& settings,
       coordinator_(std::make_unique<StepCoordinator>(&world_, MakeSend())),
       certifiers_{MakeCertifier(View::kJob), MakeCertifier(View::kLoad), MakeCertifier(View::kKept)},
       comparer_(std::make_unique<StreamComparer>(&world_, MakeSend())),
-      timeline_(settings.timeline
-                    ? std::make_unique<Timeline>(&world_, MakeSend(), FileOfTimeline(), settings.timeline_bytes)
-                    : nullptr),
+      timeline_(settings.timeline.empty()
+                    ? nullptr
+                    : std::make_unique<Timeline>(&world_, MakeSend(), settings.timeline, settings.timeline_bytes)),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, post_.get())) {
   transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
 }
 
 std::unique_ptr<Certifier> Engine::MakeCertifier(View view) {
-  return std::make_unique<Certifier>(&WorldOf(view), MakeSend(), FileIn("HOROVOD_DATA_CERTIFICATE"));
+  return std::make_unique<Certifier>(&WorldOf(view), MakeSend(), settings_.certificate);
 }
 
 Post::Ways Engine::MakeWays() {
@@ -320,11 +293,16 @@ std::string Engine::Stats() const {
   return text;
 }
 
+// Several certifiers may know channels of one name. The record of the newest channel comes last, and counts.
 std::string Engine::Certificates() const {
-  std::string lines;
+  std::multimap<uint32_t, std::string> by_channel;
   for (const auto& certifier : certifiers_) {
-    for (const std::string& record : certifier->Last()) lines += record + "\n";
+    std::vector<uint32_t> channels;
+    const std::vector<std::string> records = certifier->Last(&channels);
+    for (size_t i = 0; i < records.size(); ++i) by_channel.emplace(channels[i], records[i]);
   }
+  std::string lines;
+  for (const auto& [channel, record] : by_channel) lines += record + "\n";
   return lines;
 }
 

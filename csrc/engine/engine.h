@@ -43,14 +43,16 @@ namespace hvdata {
   FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */                          \
   FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                                               \
   FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */                            \
-  FIELD(bool, timeline, false)            /* the same on every rank */                                               \
   FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */                                  \
-  /* MPI_Finalize waits for Stop(). Except: on the thread that called Start(). So Horovod's thread can't finalise */ \
-  /* MPI while this process still needs data. */                                                                     \
+  /* MPI_Finalize waits for Stop(), unless the thread of Start() calls it. So Horovod's thread can't finalise MPI */ \
+  /* while this process still needs data. */                                                                         \
   FIELD(bool, finalize_waits, false)
 
 struct EngineSettings {
   HVDATA_SETTINGS(HVDATA_MEMBER)
+  // Absolute paths, because the program may change its working directory. Empty: there is no such file.
+  std::string timeline;  // of the job. The same on every rank
+  std::string certificate;
 };
 
 Outcome ShutDownOutcome();
@@ -83,7 +85,8 @@ class Engine {
   void CreateChannel(const ChannelConfig& config);
   // Ends one use of the channel. After the last use this process sends RELEASE.
   void UnuseChannel(uint32_t number);
-  // The keeper of a kept channel (cache/keeper.h), which is made by the first call. Null: this process does not keep it.
+  // The keeper of a kept channel (cache/keeper.h), which is made by the first call. Null: this process does not keep
+  // it.
   std::shared_ptr<Keeper> KeeperOf(uint32_t kept, uint32_t load) EXCLUDES(mu_);
   void EndKeeper(uint32_t kept) EXCLUDES(mu_);
   // The account of a keeper, also if it has ended. Empty: this process does not keep the channel.
@@ -100,7 +103,7 @@ class Engine {
   bool WaitLeft(std::chrono::milliseconds patience) { return transport_->Join(patience); }
   void Hush(bool on) { on ? transport_->Hush() : transport_->Resume(); }
   // Called before MPI_Finalize or at its start. Calls Bye() and Stop(), and waits until the communication thread ends.
-  // Before them it calls `on_finalize`. Except: `on_finalize` is null, or this thread has not called Start().
+  // On the thread of Start() it first calls `on_finalize`, which may be null.
   void EndForFinalize(void (*on_finalize)());
 
  private:

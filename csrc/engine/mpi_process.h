@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/exceptions.h"
+#include "base/log.h"
 #include "base/outcome.h"
 
 namespace hvdata {
@@ -23,7 +25,7 @@ std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine);
 // Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
 Outcome InitMpi();
 
-// From now on every MPI_Finalize calls `stop` at its start. Except: before our own MPI_Finalize, `stop` is called
+// From now on every MPI_Finalize of others calls `stop` at its start. Before our own MPI_Finalize, `stop` is called
 // directly. Call this once in a process.
 void BeforeMpiFinalize(void (*stop)());
 
@@ -33,5 +35,15 @@ void EndTogether(int status);
 
 // Ends the whole job, or at least this process. Does not return.
 [[noreturn]] void Abort(int status);
+
+// Runs `body`. After an exception the job ends, because other processes would wait for the rest of `body` for ever.
+// `place` begins the log line.
+template <typename Body>
+void OrAbort(const Place& place, Body body) {
+  const Outcome thrown = Guarded([&] { return body(), Outcome(); });
+  if (thrown.ok()) return;
+  Log(place, thrown.message);
+  Abort(1);
+}
 
 }  // namespace hvdata

@@ -25,8 +25,8 @@ constexpr uint64_t kEnvelopeLimit = 2 * kInlineLimit;
 // ring takes no larger record.
 constexpr uint64_t kPorterLimit = 2 * kEnvelopeLimit;
 
-// Keeps the sum of a share's inline payloads within kInlineLimit. Except: payloads up to kAlwaysInline are always
-// inline.
+// Keeps the sum of a share's inline payloads within kInlineLimit. Payloads up to kAlwaysInline are always inline, and
+// may exceed the limit.
 class InlineBudget {
  public:
   bool Spend(uint64_t bytes) {

@@ -98,7 +98,7 @@ void Post::Send(int member, Header header, const Share* share) {
   Header& h = packet.header;
   CountPlaces(h);
   // Messages of no channel go by MPI, because no thread waits for them at a ring. They need no order relative to other
-  // messages. Except: BYE comes after all of them.
+  // messages. Only BYE must come after all others.
   const bool bye = std::holds_alternative<wire::Bye>(h.message);
   if (route == nullptr || (h.channel == 0 && !bye)) {
     ways_.send_by_mpi(member, std::move(packet));

@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "base/exceptions.h"
-#include "base/log.h"
 #include "base/threads.h"
 #include "base/world.h"
 #include "deal/dealer.h"
@@ -36,19 +34,14 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->channels().FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    const bool runs =
-        RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, division = division_, done] {
-          const auto make = [&] {
-            return std::make_unique<TfPipeline>(ctx, engine->post().arena(), &source->inputs_made, division.divides);
-          };
-          const Outcome thrown =
-              Guarded([&] { return DealEpoch(source.get(), &engine->post(), make, epoch, anew, division), Outcome(); });
-          if (!thrown.ok()) {  // the epoch is half dealt, and only an abort ends the wait of its trainers
-            Log(engine->world().Here(), thrown.message);
-            Abort(1);
-          }
-          done();
-        });
+    const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, division = division_,
+                                   done] {
+      const auto make = [&] {
+        return std::make_unique<TfPipeline>(ctx, engine->post().arena(), &source->inputs_made, division.divides);
+      };
+      OrAbort(engine->world().Here(), [&] { DealEpoch(source.get(), &engine->post(), make, epoch, anew, division); });
+      done();
+    });
     OP_REQUIRES_ASYNC(ctx, runs, absl::ResourceExhaustedError(NoThreads()), done);
   }
 

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "base/exceptions.h"
-#include "base/log.h"
 #include "base/world.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
@@ -64,7 +62,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
  protected:
   // Gives this rank's part to the exchange. An error ends the op.
   virtual absl::Status Begin(const OpCallPtr& call) = 0;
-  // Sets the outputs after the call has ended without an error. Except: End() sets the last output, "call".
+  // Sets all outputs but the last, after the call has ended without an error. End() sets the last output, "call".
   virtual absl::Status Finish(OpCall* call) const = 0;
 
   static std::shared_ptr<const Share> ShareFor(const OpCall& call, int trainer, Column rows) {
@@ -121,15 +119,10 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     done();
   }
 
-  // Runs `run`, and aborts the job if it throws. After an exception this rank can't finish the call. Without the abort
-  // the other ranks would wait for it forever.
   template <typename Run>
   static void OrAbort(Run run) {
-    const Outcome thrown = Guarded([&] { return run(), Outcome(); });
-    if (thrown.ok()) return;
     const std::shared_ptr<Engine> engine = Engine::Current();
-    Log(engine ? engine->world().Here("scatter or gather") : Place(), thrown.message);
-    Abort(1);
+    hvdata::OrAbort(engine ? engine->world().Here("scatter or gather") : Place(), run);
   }
 };
 

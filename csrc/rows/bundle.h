@@ -39,8 +39,8 @@ struct Receivers {
 std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post);
 
 // Copies an element's columns into shared memory (Post::MoveToArena) before it is cut into `parts`, and frees the
-// originals. Otherwise one share of a column would keep all of the column's memory. Except: texts, and columns that the
-// pipeline keeps. MakeShare copies those of their shares that need it.
+// originals. Otherwise one share of a column would keep all of the column's memory. Texts, and columns that the
+// pipeline keeps, stay where they are. MakeShare copies those of their shares that need it.
 void SettleColumns(Columns* columns, int member, int parts, Post* post);
 
 // Allocates memory for an incoming share (mail/share.h).

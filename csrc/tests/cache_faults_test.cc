@@ -134,6 +134,61 @@ TEST_P(CacheFaults, RanksMayLeaveTheFirstEpoch) {
   }
 }
 
+// One rank departs, and the others get the error. Then they go on without it.
+TEST_P(CacheFaults, ARankMayDepartAsTheLoadFails) {
+  const size_t steps = GetParam() == plan::Batch::kGlobal ? 9 : 2;  // before the error
+  for (unsigned random = 0; random < 6; ++random) {
+    const size_t departs = random % 4;
+    std::promise<void> fail;
+    const std::shared_future<void> may_fail(fail.get_future());
+    CacheJob::Options options = Faulty(GetParam());
+    options.random = random;
+    options.elements.fails_at = 9;
+    options.elements.before = [&](uint64_t element) {
+      if (element == 9) may_fail.wait();
+    };
+    CacheJob job(options);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        CacheIteration mine(&job, static_cast<int>(t));
+        mine.Take(t == departs ? 1 : steps);
+        if (t == departs) return fail.set_value(), job.Depart(static_cast<int>(t));
+        mine.Take();
+        EXPECT_EQ(mine.shares, Front(job, 1, t, steps));
+        EXPECT_EQ(mine.outcome.message, "the pipeline has failed") << mine.outcome.Text();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (uint64_t number = 2; number <= 3; ++number) {
+      const auto all = RunEpoch(&job);
+      for (size_t t = 0; t < all.size(); ++t) {
+        if (t == departs) continue;
+        EXPECT_EQ(all[t]->shares, Oracle(job, number)[t]) << all[t]->outcome.Text();
+      }
+    }
+    EXPECT_EQ(job.pulled(), 9u + 12);
+  }
+}
+
+// In each epoch another rank leaves early.
+TEST_P(CacheFaults, ARankMayLeaveEachEpoch) {
+  CacheJob job(Faulty(GetParam()));
+  for (uint64_t number = 1; number <= 20; ++number) {
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        CacheIteration mine(&job, static_cast<int>(t));
+        const uint64_t most = t == number % 4 ? 1 + number % 3 : ~0ull;
+        mine.Take(most);
+        EXPECT_EQ(mine.shares, Front(job, number, t, most)) << "epoch " << number << ", rank " << t;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(job.pulled(), 12u);
+}
+
 TEST_P(CacheFaults, AFullStoreIsAnErrorOfEveryEpoch) {
   CacheJob::Options options = Faulty(GetParam());
   options.cache_bytes = 3000;

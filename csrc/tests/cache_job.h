@@ -89,6 +89,11 @@ class CacheJob {
   Keeper& keeper(int number) {
     return *nodes_[static_cast<size_t>(nodes_[0]->world.keepers[static_cast<size_t>(number)])]->keeper;
   }
+  // The rank ends its program.
+  void Depart(int trainer) {
+    sink(trainer).Depart({kUnavailable, "the program has ended"});
+    Leave(&NodeOf(trainer), kKept);
+  }
   // How many elements all pipelines have yielded.
   uint64_t pulled() const { return pulled_; }
   // What the reader of the load, or the keeper, has certified last.
@@ -250,14 +255,12 @@ class CacheJob {
 
   void DealLoads(Node* node) {
     uint64_t number = 0;
-    bool anew = true;
     for (int64_t next = 0; (next = node->load_source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
       if (next == 0) continue;
       const auto make = [&] {
         return std::make_unique<ElementsPipeline>(options_.elements, node->world.me().reader, &pulled_);
       };
-      DealEpoch(node->load_source.get(), &node->post, make, static_cast<uint64_t>(next), std::exchange(anew, false),
-                {});
+      DealEpoch(node->load_source.get(), &node->post, make, static_cast<uint64_t>(next), false, {});
     }
   }
 

@@ -73,6 +73,24 @@ INSTANTIATE_TEST_SUITE_P(All, CacheShapes,
                                                           plan::Remainder::kPad, plan::Remainder::kRepeat),
                                           testing::Bool()));
 
+// No row, one row, and fewer rows than ranks.
+TEST(CacheJob, LittleData) {
+  for (const auto& rows : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1, 0, 2}}) {
+    for (const plan::Batch batch : {plan::Batch::kGlobal, plan::Batch::kPerRank}) {
+      for (int remainder = 0; remainder < 4; ++remainder) {
+        CacheJob::Options options;
+        options.members = ThreeHosts();
+        options.elements.rows = {rows};
+        options.batch = batch;
+        options.remainder = static_cast<plan::Remainder>(remainder);
+        options.verify = true;
+        CacheJob job(options);
+        for (uint64_t number = 1; number <= 2; ++number) ExpectEpoch(&job, number);
+      }
+    }
+  }
+}
+
 TEST(CacheJob, WithoutElementsEveryEpochIsEmpty) {
   CacheJob::Options options;
   options.members = ThreeHosts();

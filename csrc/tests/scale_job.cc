@@ -6,6 +6,8 @@
 // row was not what it has to be, or something failed; stderr says what, where.
 #include <mpi.h>
 
+#include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,9 +21,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/counters.h"
 #include "base/log.h"
 #include "channel/sink.h"
 #include "engine/engine.h"
+#include "tests/scale_cached.h"
 #include "tests/scale_dealer.h"
 #include "tests/scale_plain_mpi.h"
 #include "tests/scale_process.h"
@@ -56,7 +60,8 @@ class Options {
       {"by_mpi", "0"},       // epochs of the same rows by MPI's own calls, from one dedicated reader, in the end
       {"paced_steps", "0"},  // of an epoch in which ranks sleep for `pace_ms` after each step
       {"pace_ms", "100"},
-      {"idle_ms", "0"},  // that everybody does nothing for
+      {"idle_ms", "0"},        // that everybody does nothing for
+      {"cached_epochs", "0"},  // of a channel with cache="job"; 0: there is no such channel
       {"alter_trainer", "-1"},
       {"alter_step", "0"},
       {"launched", "0"},  // when the launcher was started, by CLOCK_MONOTONIC
@@ -64,7 +69,7 @@ class Options {
   };
 };
 
-constexpr uint32_t kPlain = 1, kVerified = 2;
+constexpr uint32_t kPlain = 1, kVerified = 2, kLoad = 3, kKept = 4;
 
 std::vector<Member> RolesOf(const Options& options, int processes) {
   std::vector<Member> roles;
@@ -137,6 +142,7 @@ class Process {
     for (int64_t round = 0; round < options_["rounds"]; ++round)
       Epoch("verified" + std::to_string(round), kVerified, 0);
     if (options_["paced_steps"] > 0) Epoch("paced", kPlain, options_["pace_ms"]);
+    for (int64_t epoch = 1; epoch <= options_["cached_epochs"]; ++epoch) CachedEpoch(epoch);
     Idle();
     figures_.Add("rows", static_cast<double>(rows_seen_));
     figures_.Add("wrong", static_cast<double>(wrong_));
@@ -194,6 +200,11 @@ class Process {
       config.verify = channel == kVerified;
       config.is_source = engine_->world().me().reads();
       engine_->CreateChannel(config);
+    }
+    if (options_["cached_epochs"] > 0) {
+      cached_ = std::make_unique<CachedChannel>(engine_.get(), &rows_, options_["rows"],
+                                                static_cast<uint64_t>(options_["steps"]),
+                                                static_cast<int>(options_["prefetch"]), kLoad, kKept);
     }
     return true;
   }
@@ -276,6 +287,64 @@ class Process {
     return outcome;
   }
 
+  // The sums over all processes.
+  static std::vector<double> Sums(const std::vector<double>& mine) {
+    std::vector<double> sums(mine.size());
+    MPI_Request request;
+    MPI_Iallreduce(mine.data(), sums.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD,
+                   &request);
+    Finish(request);
+    return sums;
+  }
+
+  static std::vector<double> Sent() {
+    const auto of = [](const std::atomic<uint64_t>& count) { return static_cast<double>(count.load()); };
+    return {of(Count().bytes_sent), of(Count().messages_sent)};
+  }
+
+  // One epoch of the cached channel, by everybody. Messages of MPI cross the lines between hosts, and no others do.
+  void CachedEpoch(int64_t epoch) {
+    const std::string name = "cached" + std::to_string(epoch);
+    Together();
+    const std::vector<double> before = Sent();
+    Together();  // the first trainer's wish makes all keepers send
+    CachedChannel::Got got;
+    if (engine_->world().me().trains()) Good(cached_->Epoch(&got));
+    Together();
+    const std::vector<double> after = Sent();
+    const std::vector<double> sums =
+        Sums({static_cast<double>(got.pieces), static_cast<double>(got.pieces_over), static_cast<double>(got.rows),
+              static_cast<double>(got.rows_over), after[0] - before[0], after[1] - before[1]});
+    const char* const names[] = {"pieces", "pieces_over", "rows", "rows_over", "bytes", "messages"};
+    for (size_t i = 0; i < sums.size(); ++i) figures_.Add(name + "." + names[i], sums[i]);
+    if (rank_ == 0) Judge(epoch, sums);
+  }
+
+  // Each of H hosts sends each of N trainers a piece in each step. In the load each row crosses a line once, unless the
+  // reader's host keeps it. Later a row crosses a line if its trainer is on another host.
+  void Judge(int64_t epoch, const std::vector<double>& sums) {
+    constexpr double kSmall = 512;  // the most bytes of a piece beside its rows, with what its trainer answers
+    const World& world = engine_->world();
+    const auto hosts = static_cast<double>(world.keeper_count()), trainers = static_cast<double>(world.trainer_count()),
+               steps = static_cast<double>(options_["steps"]);
+    const double rows = steps * trainers * static_cast<double>(options_["rows"]),
+                 row = static_cast<double>(rows_.bytes()), elsewhere = 1 - 1 / hosts;
+    const double pieces = sums[0] / steps, over = sums[1] / steps, small = kSmall * sums[1];
+    const double lines = (epoch == 1 ? elsewhere * rows : sums[3]) * row;
+    Log("scale_job: cached, epoch " + std::to_string(epoch) + ": in each step " + std::to_string(std::llround(pieces)) +
+        " pieces, " + std::to_string(std::llround(over)) + " of them from other hosts; MPI sent " +
+        std::to_string(sums[4] / rows / row) + " of the data in " + std::to_string(sums[5] / steps) +
+        " messages a step; beside the rows " + std::to_string((sums[4] - lines) / sums[1]) + " bytes for a piece");
+    const auto check = [&](bool holds, const std::string& what) {
+      if (!holds) Good({kInternal, "cached, epoch " + std::to_string(epoch) + ": " + what});
+    };
+    check(pieces == trainers * hosts, "other than N x H pieces in a step");
+    check(over == trainers * (hosts - 1), "other than N x (H - 1) pieces from other hosts in a step");
+    check(sums[2] == rows, "not all rows");
+    check(epoch == 1 ? sums[3] == 0 : sums[3] <= 1.05 * elsewhere * rows, "too many rows from other hosts");
+    check(sums[4] >= lines && sums[4] <= lines + small, "other bytes between hosts than those of the rows");
+  }
+
   // Threads sleep longer when nothing has happened for a second.
   void Idle() {
     if (options_["idle_ms"] <= 0) return;
@@ -304,13 +373,15 @@ class Process {
     Together();
     const double begun = Now();
     for (const uint32_t channel : {kPlain, kVerified}) engine_->UnuseChannel(channel);
+    if (cached_) engine_->UnuseChannel(kKept);
     engine_->Bye();
-    if (engine_->world().me().reads()) {
+    if (engine_->world().me().reads() || (cached_ && engine_->world().me().keeper >= 0)) {
       while (!engine_->WaitAllBye(std::chrono::seconds(1))) {
       }
     }
     for (std::thread& dealer : dealers_) dealer.join();
     engine_->Stop();
+    if (cached_) cached_->Join();  // readers load for keepers until then
     while (!engine_->WaitLeft(std::chrono::seconds(1))) {
     }
     figures_.Add("left", Now() - begun);
@@ -321,6 +392,7 @@ class Process {
   const MadeUpRows rows_{static_cast<size_t>(options_["row_bytes"])};
   std::shared_ptr<Engine> engine_;
   std::vector<std::thread> dealers_;
+  std::unique_ptr<CachedChannel> cached_;  // may be null
   Figures figures_;
   double start_ = 0;
   uint64_t rows_seen_ = 0, wrong_ = 0;

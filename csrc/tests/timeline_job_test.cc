@@ -150,14 +150,13 @@ TEST_F(TimelineJob, OneClockIsAskedForOnce) {
   EXPECT_EQ(clocks[0].zero, blocks[0].Of<Clock>("CLCK").at(0).here);
 }
 
-TEST_F(TimelineJob, AnotherClockIsFollowed) {
+TEST_F(TimelineJob, AnotherClockIsAskedAgainAndAgain) {
   other_clock_ = true;
   Make(kPlenty, 1000);
-  Tick([this] { return asked_ >= 9; });
+  Tick([this] { return asked_ >= 3; });
   const std::vector<Blocks> blocks = End();
   const auto clocks = blocks[1].Of<Clock>("CLCK");
   ASSERT_GE(clocks.size(), 2u);
-  EXPECT_GE(static_cast<size_t>(asked_), 4 * clocks.size()) << "the quickest of four answers";
   for (const Clock& clock : clocks) {
     EXPECT_GT(clock.round_trip, 0);
     EXPECT_NEAR(static_cast<double>(clock.there - clock.here), static_cast<double>(kAhead),

@@ -19,7 +19,6 @@ namespace {
 constexpr int kFormat = 1;
 constexpr int64_t kEvery = 200000000;                // ns, and up to 100 ms more, until the next tick
 constexpr auto kPatience = std::chrono::seconds(2);  // for the first answers of reader 0
-constexpr int kQuestions = 4;                        // PINGs of one measurement. The first may find threads asleep
 constexpr uint64_t kBytesOfAnEvent = 150;            // in the merged file
 
 int64_t WallMicros() {
@@ -133,8 +132,6 @@ void Timeline::AskForTime() {
   if (is_reader_0() || same_clock_ || (ended_ && known_)) return;
   const bool under_way = asked_ != 0 && SteadyNow() - asked_ < std::chrono::nanoseconds(kPatience).count();
   if (under_way) return;
-  to_ask_ = kQuestions - 1;
-  best_.reset();
   asked_ = SteadyNow();
   send_(world_->readers[0], MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
 }
@@ -149,22 +146,10 @@ void Timeline::On(const wire::Pong& pong) {
   if (pong.asked != asked_ || asked_ == 0) return;  // the answer came too late
   // Reader 0 read its clock at an unknown moment of the round trip. The middle of the trip is wrong by at most half of
   // it.
-  const Clock answer{asked_ + (back - asked_) / 2, pong.there, back - asked_, pong.zero, 0};
-  asked_ = 0;
-  if (clock_ != 0 && pong.clock == clock_) {
-    same_clock_ = true;
-    to_ask_ = 0;
-    WriteClock({answer.here, answer.here, 0, pong.zero, 0});
-  } else {
-    if (!best_ || answer.round_trip < best_->round_trip) best_ = answer;
-    if (to_ask_ > 0) {
-      --to_ask_;
-      asked_ = SteadyNow();
-      return send_(world_->readers[0], MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
-    }
-    WriteClock(*best_);
-  }
+  const int64_t round_trip = back - std::exchange(asked_, 0), here = back - round_trip / 2;
   known_ = true;
+  same_clock_ = clock_ != 0 && pong.clock == clock_;
+  WriteClock(same_clock_ ? Clock{here, here, 0, pong.zero, 0} : Clock{here, pong.there, round_trip, pong.zero, 0});
   changed_.NotifyAll();
 }
 

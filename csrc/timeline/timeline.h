@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,12 +58,10 @@ class Timeline {
   std::vector<TraceEvent> batch_ GUARDED_BY(mu_);
   uint64_t most_to_write_ GUARDED_BY(mu_);  // events
   uint64_t left_out_ GUARDED_BY(mu_) = 0;
-  int64_t next_ GUARDED_BY(mu_) = 0;           // when Tick() takes events again
-  int64_t asked_ GUARDED_BY(mu_) = 0;          // when the PING without an answer was sent; 0: there is none
-  int to_ask_ GUARDED_BY(mu_) = 0;             // PINGs to send after that one
-  std::optional<Clock> best_ GUARDED_BY(mu_);  // the quickest answer to these PINGs
-  bool known_ GUARDED_BY(mu_) = false;         // the time of reader 0's clock is known
-  bool same_clock_ GUARDED_BY(mu_) = false;    // reader 0 and this process read one clock, so no more PINGs are needed
+  int64_t next_ GUARDED_BY(mu_) = 0;         // when Tick() takes events again
+  int64_t asked_ GUARDED_BY(mu_) = 0;        // when the PING without an answer was sent; 0: there is none
+  bool known_ GUARDED_BY(mu_) = false;       // the time of reader 0's clock is known
+  bool same_clock_ GUARDED_BY(mu_) = false;  // reader 0 and this process read one clock, so no more PINGs are needed
   bool ended_ GUARDED_BY(mu_) = false;
 };
 

@@ -82,7 +82,7 @@ class AuditedIterable(Audit):
 
 
 class AuditedIterator(AuditedIterable):
-    """An iterator or a generator, which has one epoch. Except: a loader whose `__iter__` begins again has many."""
+    """An iterator or a generator, which has one epoch. If its `__iter__` begins again, it has many epochs."""
 
     _loop: Optional[Iterator[Any]] = None  # the running iteration, or the one that has ended
 

@@ -41,8 +41,8 @@ class Backup:
     SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
     75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
-    If the block ends without an error, the sets are removed. Except: those in the directory of the launcher stay until
-    the job's normal end. If the launcher starts the job again before, the block makes no steps.
+    If the block ends without an error, the sets are removed. Sets in the directory of the launcher stay until the job's
+    normal end. If the launcher starts the job again before, the block makes no steps.
 
     Attributes:
       step: the number of steps that were made, over all epochs and all starts of the job.
@@ -114,7 +114,7 @@ class Backup:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        """Ends the sets, after all ranks have come here. Except: after an error they stay. Then it is local.
+        """Ends the sets, after all ranks have come here. After an error the sets stay, and no rank waits for another.
 
         Raises:
           ValueError: the ranks have saved at different steps.

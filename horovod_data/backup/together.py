@@ -271,9 +271,8 @@ class JobSets:
     def end(self, taken: Callable[[], Callable[[str], None]], about: dict[str, Any]) -> None:
         """Removes all sets when the training has ended, after every rank has made this call.
 
-        Except: in the directory of the launcher the sets stay, because the launcher starts the job again if the rest of
-        the program fails. The last set then says that the training is over. The launcher removes the sets at the job's
-        normal end.
+        Sets in the directory of the launcher stay, because the launcher starts the job again if the rest of the program
+        fails. The last set then says that the training is over. The launcher removes the sets at the job's normal end.
 
         Args:
           taken: the argument of take() for that last set.

@@ -67,9 +67,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             None: the value of HOROVOD_DATA_STATE.
           save_freq: "epoch", or the number of steps from one set to the next. The count goes on from epoch to epoch.
             A set that is due after the last step of an epoch is saved after the epoch's validation.
-          delete_checkpoint: remove all sets when fit() has ended, as Keras' callback does. Except: those in the
-            directory of the launcher stay until the job's normal end. If the launcher starts the job again before, fit()
-            makes no steps.
+          delete_checkpoint: remove all sets when fit() has ended, as Keras' callback does. Sets in the directory of the
+            launcher stay until the job's normal end. If the launcher starts the job again before, fit() makes no steps.
           keep: the number of sets to keep. 1 or more.
 
         Raises:

@@ -85,7 +85,7 @@ def make(job: state.Job, options: Options, call: str, read: Read, ctrl_c: signal
             mine["count"], mine["steps"] = reading.count, reading.steps
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
-            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary)
+            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part)
             if options.cached and reading.count == INFINITE:
                 what = 'cache="job" keeps all elements of the source, which is infinite'
                 raise explained(ValueError, what, "Leave out .repeat(): each iteration is an epoch")

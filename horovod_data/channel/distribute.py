@@ -93,8 +93,7 @@ def distribute_dataset(
         elements are divided. Files are divided if the dataset begins with a list of at least as many files as readers,
         and no later stage counts elements. Otherwise every reader reads everything, and delivers its part of the
         elements. If the parts don't make up one whole, it is an error: for example, if their orders differ.
-        Except: datasets that a function makes for later epochs are not compared, so they must be the same on all
-        readers.
+        Datasets that a function makes for later epochs are not compared, so they must be the same on all readers.
       on_reader_error: the effect of an error in a reader's pipeline.
         "raise": the epoch ends, and every rank raises the error.
         "continue": a log line says what is lost, and the epoch continues with the other readers.

@@ -18,7 +18,7 @@ from ..native import loader
 from ..native import tensorflow_private as private
 from . import tensors
 from .options import UNLESS_SHARDED, Options
-from .reading import INFINITE, UNKNOWN, Part, Reading, with_context
+from .reading import INFINITE, UNKNOWN, Reading, with_context
 from .receiver import ends_of_channels
 from .shard.fingerprint import fingerprint_of
 from .shard.parts import ReaderPart, part_of
@@ -29,10 +29,14 @@ class _Rules:
     """What a channel requires of the datasets that its reader reads."""
 
     options: Options
+    reader: int
+    readers: int
     group_trainers: int  # the trainers for which this reader cuts its global batches
-    shard: bool  # each reader takes a part of the dataset
-    reader: int = 0
-    readers: int = 1
+
+    @property
+    def shard(self) -> bool:
+        """Says whether each reader takes a part of the dataset."""
+        return self.options.shard is not None and self.readers > 1
 
 
 def read_dataset(
@@ -42,7 +46,7 @@ def read_dataset(
     if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
         variant = private.variant(dataset_or_fn)
         if not private.is_eager(variant):
-            return _of_graph(dataset_or_fn, _rules(options, reader, readers, group_trainers), variant.graph)
+            return _of_graph(dataset_or_fn, _Rules(options, reader, readers, group_trainers), variant.graph)
         return read_made(dataset_or_fn, None, options, reader, readers, group_trainers)
     function, wants = with_context(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers), options)
     first = called(function, 1 if wants.epoch else None)
@@ -60,7 +64,7 @@ def read_made(
     group_trainers: int,
 ) -> Reading:
     """Reads a dataset. `function`: makes the datasets of later epochs, if each has its own."""
-    rules = _rules(options, reader, readers, group_trainers)
+    rules = _Rules(options, reader, readers, group_trainers)
     first = _prepared(dataset, rules)
     anew = None
     if function is not None:
@@ -75,12 +79,8 @@ def read_made(
     if found is not None:
         batches, rows, last = found
         steps = (batches if rows >= group_trainers else 0) + (last >= group_trainers)
-    part = None if first.part is None else Part(first.part.summary, first.part.what)
+    part = None if first.part is None else first.part.summary
     return Reading(tensors.spec_of(first.spec), count, steps, fingerprint, part, _eager_deal(first, anew))
-
-
-def _rules(options: Options, reader: int, readers: int, group_trainers: int) -> _Rules:
-    return _Rules(options, group_trainers, options.shard is not None and readers > 1, reader, readers)
 
 
 def _of_graph(dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> Reading:

@@ -16,7 +16,7 @@ from ..elements.nests import leaves
 from ..errors import explained
 from ..native import shares
 from .options import Options
-from .reading import EMPTY, INFINITE, UNKNOWN, Part, Reading
+from .reading import EMPTY, INFINITE, UNKNOWN, Reading
 from .shard.summary import PartSummary
 from .source_states import Saved, check_whole, forget_state, stateful, use_epoch_of
 
@@ -43,7 +43,7 @@ def read_iterable(
     part = None
     if divides:
         what = f"reads everything and delivers one element in {readers} (the source is a Python iterable)"
-        part = Part(PartSummary("elements", kinds="iterable"), what)
+        part = PartSummary("elements", kinds="iterable", what=what)
     count = UNKNOWN if function is not None else first.count
     if divides and count >= 0:
         count = (count - reader + readers - 1) // readers

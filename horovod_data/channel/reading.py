@@ -16,13 +16,6 @@ from .shard.summary import PartSummary
 INFINITE, UNKNOWN = -1, -2  # as tf.data counts
 
 
-class Part(NamedTuple):
-    """With shard="auto": the part of the common source that this reader reads."""
-
-    summary: PartSummary
-    what: str  # what each reader reads, for people
-
-
 @dataclasses.dataclass
 class Reading:
     """What this process reads for a channel, or the function that makes it for every epoch."""
@@ -31,7 +24,7 @@ class Reading:
     count: int  # of its elements, as tf.data counts
     steps: Optional[int]  # global batches with at least one row for each trainer; None: unknown
     fingerprint: Optional[str]  # of the pipeline before it is sharded; None: unknown
-    part: Optional[Part]
+    part: Optional[PartSummary]  # with shard="auto": of the common source
     # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
     deal: Callable[[int, int, int], None]
     close: Callable[[], None] = lambda: None  # frees what it holds

@@ -124,6 +124,6 @@ def protect_forks() -> None:
 def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:
     """The stages of a pipeline that receive from a channel.
 
-    Except: it does not see a stage that a function captures.
+    It does not see a stage that a function captures.
     """
     return [stage for stage in stages(dataset) if isinstance(stage, _ReceiverDataset)]

@@ -21,11 +21,6 @@ KNOWN = [
     for name in "ARENA_MB ATTEMPT AUDIT CACHE_DIR CACHE_GB CERTIFICATE CHECK_REPLAY EMBEDDED LEAVE_STATUS PAYLOAD PREFETCH_MB "
     "PROGRESS PROGRESS_SECONDS READERS READERS_PER_NODE REPORT STALL_SECONDS STATE TIMELINE TIMELINE_MB TIMEOUT VERIFY".split()
 ]
-# Variables in which a launcher describes the job to its processes.
-_TELLING = re.compile(
-    r"OMPI_COMM_WORLD_(RANK|SIZE|LOCAL_SIZE)|PMIX?_(RANK|SIZE)|HOROVOD_(RANK|SIZE)|PBS_(JOBID|NODEFILE)|LSB_(JOBID|DJOB_HOSTFILE)|"
-    r"SLURM_(JOB_ID|JOB_NUM_NODES|JOB_NODELIST|NTASKS|STEP_NUM_TASKS|PROCID)"
-)
 _OF_MPI = re.compile(r"(OMPI_MCA|UCX|FI|MPIR_CVAR)_.*")
 _LAUNCHERS_OWN = re.compile(
     r"OMPI_MCA_(orte|ess|pmix|prte|initial_wdir|mpi_oversubscribe|shmem_RUNTIME).*|MPIR_CVAR_CH3_INTERFACE_HOSTNAME"
@@ -46,7 +41,6 @@ def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
     of_horovod = {name for name in environ if name.startswith("HOROVOD_") and not name.startswith(_OURS)}
     found = [
         ok("environment.started by", f"{launcher.name} ({launcher.evidence})" if launcher else "none: a plain process"),
-        *_shown("environment.job", environ, set(filter(_TELLING.fullmatch, environ))),
         *_shown("environment.MPI settings", environ, of_mpi),
     ]
     try:

@@ -11,7 +11,6 @@ Before each step that may crash, it sends what it knows.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import sys
@@ -33,7 +32,6 @@ def look_at_core() -> None:
         core=bindings.build_info(),
         core_path=str(loader.core_path()),
         libraries=loader.mpi_libraries(),
-        mpi_text=mpi_text(),
     )
     bindings.mpi_init()
     children.send(thread_level=bindings.mpi_query().thread_level.name)
@@ -89,19 +87,6 @@ def _look(package: str, module: str, more: Callable[[Any], dict[str, Any]]) -> N
         children.send(error=f"{type(failure).__name__}: {failure}")
         return
     children.send(**found, libraries=loader.mpi_libraries())
-
-
-def mpi_text() -> str:
-    """The MPI library's description of itself, in which MPICH names its device.
-
-    Empty if the process has loaded no MPI library, or several.
-    """
-    libraries = loader.mpi_libraries()
-    if len(libraries) != 1:
-        return ""
-    text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
-    ctypes.CDLL(libraries[0]).MPI_Get_library_version(text, ctypes.byref(length))
-    return text.value.decode(errors="replace")
 
 
 _LOOKS = {"core": look_at_core, "tensorflow": look_at_tensorflow, "horovod": look_at_horovod, "mpi4py": look_at_mpi4py}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import re
 import sys
 from typing import Mapping, Optional
 
@@ -35,7 +34,7 @@ def look(environ: Mapping[str, str]) -> dict[str, Output]:
 
 def mpi_of(core: Output) -> Optional[str]:
     """mpi_name() of the MPI that the core was built with, or None."""
-    return launch_checks.mpi_name(core.get("mpi_text") or core.get("core")["mpi"]) if core.get("core") else None
+    return launch_checks.mpi_name(core.get("core")["mpi"]) if core.get("core") else None
 
 
 def _why(output: Output) -> str:
@@ -94,10 +93,8 @@ def ours(core: Output) -> Finding:
 def mpi(core: Output, only_srun: bool = False) -> list[Finding]:
     if not core.get("core"):
         return []
-    text = str(core.get("mpi_text") or core.get("core")["mpi"])
-    device = re.search(r"Device:\s*(\S+)", text)
     paths = ", ".join(core.get("libraries") or []) or "path not known"
-    found = [ok("MPI.library", f"{mpi_of(core)}{f' ({device[1]})' if device else ''}, {paths}")]
+    found = [ok("MPI.library", f"{mpi_of(core)}, {paths}")]
     if level := core.get("thread_level"):
         try:
             launch_checks.check_thread_level(ThreadLevel[level], True, str(mpi_of(core)))

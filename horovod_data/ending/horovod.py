@@ -218,7 +218,7 @@ def begin_to_end() -> None:
 def join_end() -> None:
     """Waits for the end that begin_to_end() began.
 
-    Except: it does not wait if Horovod ends MPI, which waits for other ranks.
+    Does not wait if Horovod ends MPI, because that waits for other ranks.
     """
     if _here is not None and _here.ending and not _here.ends_mpi:
         bindings.join_beside()

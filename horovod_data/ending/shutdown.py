@@ -28,12 +28,11 @@ def shutdown() -> None:
     """Ends this process's part in the job. An exit does the same. Before init(), and in a second call, it does nothing.
 
     Not collective: ranks may call it at any time, in any order. This process can't join the job again. MPI and Horovod
-    continue to run. Except: at exit Horovod ends within a second, because other ranks may wait for this rank in a
-    collective.
+    continue to run. At exit, Horovod ends within a second, because other ranks may wait for this rank in a collective.
 
     - A trainer sends the readers a message that it is done, and returns at once. Its iterators end. If it has an
       audit(), all ranks together first make the report of the last epoch. If a set of Backup or BackupAndRestore is being
-      written, the call first waits for it. Except: after an error it waits 3 seconds at most.
+      written, the call first waits for it, after an error for 3 seconds at most.
     - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains,
       a log line names the trainers for which it waits, after HOROVOD_DATA_STALL_SECONDS and then each minute.
     - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other
@@ -118,7 +117,7 @@ def _shut_down(exiting: bool) -> None:
 def _serve_on(job: Job) -> None:
     """Serves until every trainer is done. A trainer may wait for this rank in a collective, so the time limit holds.
 
-    Except: at exit the collectives of Horovod fail on the other ranks, and the wait needs no limit.
+    At exit the collectives of Horovod fail on the other ranks, so the wait needs no limit.
     """
     from ..observe import times
 

@@ -68,8 +68,8 @@ class Held:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        # A handler's exception replaces the exception of the body, which becomes its context. Except: a SystemExit is
-        # kept.
+        # A handler's exception replaces the exception of the body, which becomes its context. But a SystemExit of the
+        # body is kept.
         ends = isinstance(error, (SystemExit, GeneratorExit))
         with contextlib.suppress(BaseException) if ends else contextlib.nullcontext():
             self._end()

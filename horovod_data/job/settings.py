@@ -37,6 +37,7 @@ class Settings:
     progress_seconds: float = 10.0  # seconds from line to line
     timeline: str = ""  # the path of the timeline's file; empty: no timeline
     timeline_bytes: int = 1 << 30
+    certificate: str = ""  # the path of the file of certificates; empty: there is none
     prefetch_bytes: int = 64 << 20  # bytes sent ahead to all ranks of a channel, with prefetch="auto"
     verify: bool = False  # verify every channel; channels made later read verify_in() again
     attempt: int = 1  # the number of this start of the job
@@ -82,6 +83,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
         timeline=_of_attempt(environ.get("HOROVOD_DATA_TIMELINE", "").strip(), attempt),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
+        certificate=environ.get("HOROVOD_DATA_CERTIFICATE", "").strip(),
         prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
         verify=verify_in(environ),
         attempt=attempt,
@@ -180,7 +182,7 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
 
 
 def _of_attempt(path: str, attempt: int) -> str:
-    """The file of a job that was started again: trace.attempt2.json. csrc/engine/engine.cc makes the same name."""
+    """The file of a job that was started again: trace.attempt2.json."""
     stem, extension = os.path.splitext(path)
     return f"{stem}.attempt{attempt}{extension}" if path and attempt > 1 else path
 

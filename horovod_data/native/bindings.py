@@ -99,13 +99,15 @@ def start(
     reader_index: Sequence[int],
     trainer_index: Sequence[int],
     group: Sequence[int],
+    files: Sequence[str],
     **settings: Any,
 ) -> None:
     """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`.
 
     Args:
       hosts, reader_index, trainer_index, group: the values of each rank, as in job/layout.py.
-      settings: the fields of EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there
+      files: the job's timeline, and its file of certificates. Empty: there is none.
+      settings: the numbers in EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there
         until stop() has been called.
     """
     n = len(hosts)
@@ -117,6 +119,7 @@ def start(
         (c_int * n)(*group),
         (c_char_p * n)(*[host.encode() for host in hosts]),
         *calls.numbers(settings),
+        *[os.fsencode(os.path.abspath(file) if file else "") for file in files],
     )
 
 
@@ -320,7 +323,7 @@ keep_end = calls.checked("keep_end")
 def source_wait(channel: int) -> Optional[tuple[int, int]]:
     """Reader: waits for the channel's next epoch to deal. Returns (epoch, number), or None when the channel has ended.
 
-    Both count from 1. Except: after a restored epoch, `number` continues from that epoch's number.
+    Both count from 1. After a restored epoch, `number` continues from that epoch's number.
     """
     epoch, number = c_uint64(), c_uint64()
     calls.wait("source_wait", channel, calls.SLICE_MS, byref(epoch), byref(number))

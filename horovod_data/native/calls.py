@@ -57,7 +57,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mpi_init": (c_int, []),
     "comm_info": (c_int, [c_void_p, *_to(c_int, c_int)]),
     "comm_exchange": (c_int, [c_void_p, c_char_p, *_to(c_char_p)]),
-    "start": (c_int, [c_void_p, *_to(c_int, c_int, c_int, c_char_p), *_NUMBERS]),
+    "start": (c_int, [c_void_p, *_to(c_int, c_int, c_int, c_char_p), *_NUMBERS, c_char_p, c_char_p]),
     "state": (c_int, []),
     "leave_channels": (c_int, []),
     "bye": (c_int, []),

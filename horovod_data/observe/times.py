@@ -276,8 +276,8 @@ def _grown(now: Any, then: Any) -> Any:
 def flat(process: Process) -> dict[str, float]:
     """The numbers of one process with the names of stats(): `train/wait_seconds`.
 
-    Names are the same on every process. Values of a role that the process does not have are 0. Except: a process may
-    have forgotten old channels without names.
+    Names are the same on every process, but a process may have forgotten old channels without names. Values of a role
+    that the process does not have are 0.
     """
     named: dict[str, float] = {}
     for name, channel in process.get("channels", {}).items():

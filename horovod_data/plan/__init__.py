@@ -277,11 +277,6 @@ def plans(job: Job, own_hosts: bool = True) -> list[Plan]:
     return [judge(job, Readers()), best, judge(job, Readers(per_node=1))]
 
 
-def recommend(job: Job, own_hosts: bool = True) -> Plan:
-    """choose() of plans()."""
-    return choose(plans(job, own_hosts))
-
-
 def choose(candidates: Sequence[Plan]) -> Plan:
     """The first plan that keeps up with some slack. Otherwise the fastest plan."""
     fastest = min(candidates, key=lambda plan: plan.prediction.delivery_seconds)

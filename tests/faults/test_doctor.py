@@ -100,15 +100,6 @@ def test_a_broken_tensorflow_and_no_launcher(tmp_path):
     assert found["shared memory./dev/shm"]["level"] == "ok"
 
 
-def test_a_cluster_that_has_only_srun(tmp_path):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "srun").symlink_to("/bin/false")
-    found = findings(tmp_path, status=0, PATH=str(tmp_path / "bin"))
-    assert found["environment.mpirun"]["value"] == "none in PATH; srun is there"
-    assert found["self-test.skipped"]["level"] == "warning"
-    assert "-n 2 python -m horovod_data.doctor`" in found["self-test.skipped"]["advice"]
-
-
 CRASHES = "__attribute__((constructor)) static void f(void) { *(volatile int*)0 = 1; }"
 
 

@@ -194,6 +194,51 @@ def test_a_loader(hvdata, comm, batch):
     assert starts(comm, source) == 1
 
 
+def arrays(hvdata, ids):
+    """kinds(), without TensorFlow."""
+    filled = np.flatnonzero(ids)
+    return {
+        "id": ids,
+        "text": [b"%d" % i if i else b"" for i in ids],
+        "x": (np.repeat(ids[:, None].astype(np.float32), 64, axis=1),),
+        "ragged": hvdata.Ragged(np.repeat(ids, ids % 4), [np.cumsum([0, *(ids % 4)])]),
+        "sparse": hvdata.Sparse(
+            np.stack([np.repeat(filled, 2), np.tile([0, 2], len(filled))], 1),
+            np.stack([ids[filled], -ids[filled]], 1).ravel(),
+            np.array([len(ids), 3]),
+        ),
+    }
+
+
+@pytest.mark.readers(0, 1)
+def test_a_loader_whose_source_fails(hvdata, comm):
+    """The second run of the source works. A break in its load loses nothing."""
+    source = Numbers([12] * 8, fails=(5, 1))
+
+    class Stream:
+        def __iter__(self):
+            return (arrays(hvdata, ids) for ids in source())
+
+    loader = hvdata.loader(on_reader(hvdata, Stream), batch="global", cache="job", shuffle=True, seed=SEED)
+
+    def epoch(most=None):
+        got = []
+        try:
+            for share in itertools.islice(loader, most):
+                check_kinds({**share, "ragged": [row.tolist() for row in share["ragged"].rows()]})
+                got.append((share["id"].tolist(), None))
+        except Exception as error:
+            assert "disk full of cats" in str(error), error
+            got.append("failed")
+        return got
+
+    for number, most, ending in (1, None, ["failed"]), (2, 3, []), (3, None, []):
+        got = on_trainers(hvdata, comm, lambda: epoch(most))
+        want = wanted(source.batches, len(got), number)
+        assert got == [mine[: 5 if ending else most] + ending for mine in want], number
+    assert starts(comm, source) == 2
+
+
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_the_state_of_a_loader(hvdata, comm, epoch):
     """Another loader stands for another run."""
@@ -218,18 +263,22 @@ def test_the_state_of_a_loader(hvdata, comm, epoch):
 
 
 @pytest.mark.parametrize("weigh", ["rows", "costs"])
+@pytest.mark.parametrize("remainder", ["partial", "pad", "repeat"])
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
-def test_weights(hvdata, comm, weigh, batch):
-    """The weights are those of the rows that a step has in this epoch."""
-    source = Numbers([7, 3, 12, 5, 9, 4])
+def test_weights(hvdata, comm, weigh, remainder, batch):
+    """The weights are those of the rows that a step has in this epoch. A filler row costs 0."""
+    source = Numbers([7, 3, 12, 5, 9, 4, 6])
     cost = "rows" if weigh == "rows" else (lambda ids: ids % 3 + 1)
-    ds = cached(hvdata, source, batch=batch, remainder="partial", weigh=cost)
+    ds = cached(hvdata, source, batch=batch, remainder=remainder, weigh=cost)
     for epoch in 1, 2, 3:
         got = on_trainers(hvdata, comm, lambda: [(ids.tolist(), weight.tolist()) for ids, weight in local(ds)])
-        want = wanted(source.batches, len(got), epoch, batch, "partial")
+        want = wanted(source.batches, len(got), epoch, batch, remainder)
         assert [[ids for ids, _ in mine] for mine in got] == [[ids for ids, _ in mine] for mine in want]
-        for step in zip(*got):
-            costs = [[1 if weigh == "rows" else i % 3 + 1 for i in ids] for ids, _ in step]
+        for step, its_rows in zip(zip(*got), zip(*want)):
+            costs = [
+                [is_data * (1 if weigh == "rows" else i % 3 + 1) for i, is_data in zip(ids, data or [1] * len(ids))]
+                for ids, data in its_rows
+            ]
             whole = sum(map(sum, costs))
             for (ids, weights), mine in zip(step, costs):
                 assert np.allclose(weights, [len(step) * len(ids) * one / whole for one in mine], rtol=1e-5)
@@ -404,6 +453,24 @@ def test_another_run_goes_on(hvdata, comm, path, epoch, batch, shuffle):
     assert results(comm, lambda: rest(it)) == [mine[half:] for mine in whole]
     delivers(hvdata, comm, ds, again, [epoch + 1, epoch + 2], batch, shuffle=shuffle)
     assert starts(comm, again) == 1
+
+
+def test_a_checkpoint_of_a_second_load(hvdata, comm, path):
+    """The first load has failed. The second one has another order, and so has the load of the restored run."""
+
+    def shuffled(source):
+        make = lambda: source.dataset().shuffle(4, seed=3)
+        return hvdata.distribute_dataset(on_reader(hvdata, make), batch="global", cache="job", shuffle=True, seed=SEED)
+
+    ds = shuffled(Numbers([12] * 9, fails=(8, 1)))
+    raises_everywhere(comm, lambda: local(ds), tf.errors.InvalidArgumentError, "disk full of cats")
+    it = iter(ds)
+    results(comm, lambda: take(it, 4))
+    saved(comm, it, path)
+    want = [results(comm, lambda: rest(it)), results(comm, lambda: rest(ds))]
+    ds = shuffled(Numbers([12] * 9))
+    it = restored(comm, ds, path)
+    assert [results(comm, lambda: rest(it)), results(comm, lambda: rest(ds))] == want
 
 
 @pytest.mark.parametrize("epoch", [1, 3])

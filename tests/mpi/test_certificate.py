@@ -141,7 +141,7 @@ def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
 
 
 def same_record(one, other, keys=None):
-    """Asserts that two records are the same. Except: the number of the epoch."""
+    """Asserts that two records are the same, apart from the number of the epoch."""
     different = {key: (one[key], other[key]) for key in keys or one if one[key] != other[key] and key != "epoch"}
     assert not different, different
 
@@ -267,3 +267,12 @@ def test_what_verify_may_be(hvdata, comm, unverified):
             "disagree",
             "verify=True on rank 0",
         )
+
+
+@pytest.mark.parametrize("caches", [("job", None), (None, "job")])
+def test_a_name_is_distributed_again(hvdata, comm, caches):
+    """The record is that of the newest channel, whichever of the two is cached."""
+    for cache, steps in zip(caches, (4, 9)):
+        make = lambda: tf.data.Dataset.range(steps * comm.size).batch(comm.size)
+        elements(comm, channel(hvdata, make, "twice", batch="global", cache=cache))
+        assert certificate(hvdata, comm, "twice")["elements"] == steps

@@ -65,7 +65,7 @@ STAGES = {
 
 @pytest.mark.parametrize("stages", STAGES)
 def test_ready_made_tensors(hvdata, comm, stages):
-    """The reader leaves out TensorFlow's rewriting of such pipelines, which changes nothing. Except: a shuffle's order."""
+    """The reader leaves out TensorFlow's rewriting of such pipelines, which changes only a shuffle's order."""
     tf.random.set_seed(1)  # a global seed changes the order of a seeded shuffle, and earlier tests may have set one
 
     def make():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from horovod_data import plan
 from horovod_data.job.settings import read_settings
-from horovod_data.plan import Costs, Job, Readers, plans, predict, recommend
+from horovod_data.plan import Costs, Job, Readers, choose, plans, predict
 from horovod_data.plan import __main__ as calculator
 
 # Round numbers. A line of 8 Gbit/s is 1 GB/s of payload.
@@ -104,8 +104,8 @@ def test_the_default_is_what_the_library_does():
 
 def test_a_number_of_steps_is_advised_only_if_readers_need_more(capsys):
     """It would switch "auto" off."""
-    assert recommend(job(ranks=8)).job.prefetch == "auto"
-    small = recommend(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100))  # a window of 64
+    assert choose(plans(job(ranks=8))).job.prefetch == "auto"
+    small = choose(plans(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100)))  # a window of 64
     assert small.readers.dedicated == 3 and small.job.prefetch == "auto"
     for arguments, advice in (
         (["--ranks", "8"], "horovod_data.init()\n"),
@@ -177,15 +177,15 @@ def test_the_model_says_what_was_measured_with_hundreds_of_ranks():
 
 
 def test_recommendations_take_the_simplest_that_suffices():
-    assert recommend(job(ranks=8)).readers == Readers()
-    chosen = recommend(job(ranks=16, link_gbit=20))  # 80 MB leave rank 0's host in 33 ms
+    assert choose(plans(job(ranks=8))).readers == Readers()
+    chosen = choose(plans(job(ranks=16, link_gbit=20)))  # 80 MB leave rank 0's host in 33 ms
     assert chosen.readers == Readers() and chosen.relaxed
     # 560 MB at 4 GB/s take rank 0 140 ms; 640 MB two dedicated readers 80 ms each, three 53 ms of at most 0.8 x 90.
-    chosen = recommend(job(ranks=64, link_gbit=40, step_seconds=0.09))
+    chosen = choose(plans(job(ranks=64, link_gbit=40, step_seconds=0.09)))
     assert chosen.readers.dedicated == 3 and chosen.job.prefetch == 3
-    chosen = recommend(job(ranks=64, link_gbit=1))  # 80 MB into a host in no time but 670 ms
+    chosen = choose(plans(job(ranks=64, link_gbit=1)))  # 80 MB into a host in no time but 670 ms
     assert chosen.readers == Readers(per_node=1) and chosen.relaxed
-    chosen = recommend(job(ranks=4096, link_gbit=1, pipeline_bytes_per_second=MB))  # a pipeline that is too slow
+    chosen = choose(plans(job(ranks=4096, link_gbit=1, pipeline_bytes_per_second=MB)))  # a pipeline that is too slow
     assert not chosen.prediction.keeps_up and chosen.prediction.bound_by == "pipeline"
 
 
@@ -238,7 +238,7 @@ def test_prefetch_costs_memory_and_no_time(of, by, more):
 @settings(max_examples=50)
 @given(some_jobs)
 def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
-    chosen, others = recommend(of), plans(of)
+    chosen, others = choose(plans(of)), plans(of)
     if not chosen.relaxed:
         assert not any(one.relaxed for one in others)
         assert chosen.prediction.delivery_seconds == min(one.prediction.delivery_seconds for one in others)
@@ -248,17 +248,11 @@ def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
 
 
 @pytest.mark.parametrize("changed, text", [
-    ({"ranks": 0}, "ranks must be a whole number of 1 or more, not 0"),
     ({"ranks": np.bool_(True)}, "ranks must be a whole number of 1 or more, not"),
     ({"ranks": 10 ** 350}, "ranks must be 2147483647 or less, not 1000"),
-    ({"prefetch": "wide"}, "prefetch must be a whole number of 1 or more, not 'wide'"),
-    ({"prefetch": True}, "prefetch must be a whole number of 1 or more, not True"),
-    ({"batch_bytes": 0}, "batch_bytes must be a finite number above 0, not 0"),
-    ({"link_gbit": float("nan")}, "link_gbit must be a finite number above 0, not nan"),
-    ({"pipeline_bytes_per_second": -1.0}, "pipeline_bytes_per_second must be a finite number above 0, not -1.0"),
     ({"step_seconds": float("inf")}, "step_seconds must be a finite number of 0 or more, not inf"),
 ])  # fmt: skip
-def test_jobs_that_make_no_sense(changed, text):
+def test_jobs_that_only_python_can_ask_for(changed, text):
     with pytest.raises(ValueError) as error:
         job(**changed)
     assert text in str(error.value)
@@ -278,10 +272,9 @@ def test_the_largest_numbers_can_be_counted_with(capsys, option):
 
 @pytest.mark.parametrize("given, text", [
     ({"dedicated": 1, "per_node": 1}, "dedicated=1 and per_node=1 contradict each other"),
-    ({"per_node": -1}, "per_node must be a whole number of 0 or more, not -1"),
     ({"per_node": 2}, "per_node=2: a host can have one reader of its own. Use per_node=1, or dedicated=R for R readers that deal"),
 ])  # fmt: skip
-def test_readers_that_make_no_sense(given, text):
+def test_readers_that_only_python_can_ask_for(given, text):
     with pytest.raises(ValueError, match=text):
         Readers(**given)
 

@@ -86,7 +86,7 @@ def test_each_test_of_several_ranks_names_one_of_its_worlds(tests):
 
 
 def test_only_slow_functions_are_left_out(tests):
-    """Except: tests of whole jobs. Each file of those has one in the tier, unless all of them are slow."""
+    """Tests of whole jobs follow another rule: each file has one in the tier, unless all of them are slow."""
     chosen = {test.function for test in tests if test.commit}
     jobs = {test.function for test in tests if test.name.split("/")[1] in WHOLE_JOBS}
     fast = {test.function for test in tests if not test.slow}

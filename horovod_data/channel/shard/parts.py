@@ -40,7 +40,6 @@ class ReaderPart:
 
     dataset: tf.data.Dataset
     summary: PartSummary
-    what: str  # what each reader reads, for the log
     varies: bool = False  # each reader draws its own random numbers for the values of the elements
 
     @property
@@ -67,9 +66,9 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     files, why = _files(dataset, chain, readers)
     if files:
         try:
-            summary = PartSummary("files", _digest(files), _digest(sorted(files)))
             what = f"reads its own files, of {len(files)}"
-            return ReaderPart(private.shard_files(dataset, reader, readers), summary, what)
+            summary = PartSummary("files", _digest(files), _digest(sorted(files)), what=what)
+            return ReaderPart(private.shard_files(dataset, reader, readers), summary)
         except tf.errors.OpError:
             why = "tf.data does not know the stage that reads the files"
     if unordered := next(_unordered(dataset, chain), None):
@@ -85,7 +84,8 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     differ = varies(chain)
     if differ:
         what += "; the values of elements aren't compared, because a function in the pipeline draws random numbers"
-    return ReaderPart(dataset.shard(readers, reader), PartSummary("elements", kinds=kinds, seeds=seeds), what, differ)
+    summary = PartSummary("elements", kinds=kinds, seeds=seeds, what=what)
+    return ReaderPart(dataset.shard(readers, reader), summary, differ)
 
 
 def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int) -> tuple[tuple[bytes, ...], str]:

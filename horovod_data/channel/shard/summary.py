@@ -19,6 +19,7 @@ class PartSummary:
     names: str = ""  # digest of the same names, sorted
     kinds: str = ""  # digest of the stages
     seeds: str = ""  # digest of their seeds
+    what: str = dataclasses.field(default="", compare=False)  # what each reader reads, for people
 
 
 def check_parts(

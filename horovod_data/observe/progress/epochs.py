@@ -22,7 +22,7 @@ class Tally(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Counts of all epochs. They only grow. Except: stats(reset=True) sets them to 0."""
+    """Counts of all epochs. They grow until stats(reset=True) sets them to 0."""
 
     steps: int
     rows: int
