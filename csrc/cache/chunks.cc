@@ -17,8 +17,7 @@
 namespace hvdata {
 namespace {
 
-constexpr uint64_t kChunk = 64 << 20;         // of a file
-constexpr uint64_t kMemoryChunk = 256 << 20;  // untouched pages take no memory
+constexpr uint64_t kChunk = 64 << 20;
 constexpr uint64_t kPage = 4096;
 
 uint64_t RoundedUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
@@ -69,19 +68,17 @@ Outcome Chunks::Allocate(uint64_t bytes, Block* block) {
   const uint64_t takes = RoundedUp(bytes, kAlignment);
   // A large block gets a chunk of its own size. Otherwise the rest of the open chunk would stay unused.
   const bool large = takes > kChunk / 4;
-  const uint64_t size = RoundedUp(takes, kPage);
+  const uint64_t size = large ? RoundedUp(takes, kPage) : kChunk;
   if (takes <= limit_ - in_memory_) {
     if (large || !Take(&memory_, bytes, block)) {
-      const uint64_t mapped = large ? size : kMemoryChunk;
-      Chunk chunk{Map(mapped, -1), mapped, 0};
+      Chunk chunk{Map(size, -1), size, 0};
       if (Take(&chunk, bytes, block) && !large) memory_ = std::move(chunk);
     }
     if (block->data != nullptr) return in_memory_ += takes, Outcome();
   }
   if (directory_.empty()) return Full("HOROVOD_DATA_CACHE_DIR is not set");
   if (large || !Take(&file_, bytes, block)) {
-    const uint64_t mapped = large ? size : kChunk;
-    Chunk chunk{MapFile(directory_, mapped), mapped, 0};
+    Chunk chunk{MapFile(directory_, size), size, 0};
     if (!Take(&chunk, bytes, block)) return Full(directory_ + " has no room: " + std::strerror(errno));
     if (!large) file_ = std::move(chunk);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a store. It is taken in chunks of 256 MiB (files: 64 MiB), and freed when the last block in a chunk is free.
+// The memory of a store. It is taken in chunks of 64 MiB, and freed when the last block in a chunk is free.
 #pragma once
 
 #include <cstdint>
