@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what this process has sent and received, by way. Tests use the counts to
-// prove that no batch is copied without need.
+// Counts what this process has sent and received, by way. Tests use the counts to prove that no batch is copied without
+// need.
 #pragma once
 
 #include <atomic>

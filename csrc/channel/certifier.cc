@@ -140,17 +140,18 @@ void Certifier::SendVerified(const Key& key, const wire::Verified& verified) con
   for (const int member : world_->trainers) send_(member, MakeHeader(key.first, key.second, verified), nullptr);
 }
 
-std::vector<std::string> Certifier::Last() const {
-  std::vector<Made> all;
+std::vector<std::string> Certifier::Last(std::vector<uint32_t>* channels) const {
+  std::vector<std::pair<Key, Made>> all;
   {
     MutexLock lock(&mu_);
-    for (const auto& [name, last] : last_) all.push_back(last.second);
+    for (const auto& [name, last] : last_) all.push_back(last);
   }
   std::vector<std::string> records;
   records.reserve(all.size());
-  for (const Made& made : all) {
+  for (const auto& [key, made] : all) {
     try {
       records.push_back(made.get()->Record(false));
+      if (channels != nullptr) channels->push_back(key.first);
     } catch (const std::bad_alloc&) {  // no memory for this certificate; the others are returned
     }
   }

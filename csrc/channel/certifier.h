@@ -33,8 +33,8 @@ class Certifier {
   // `reader`: the sender's reader index in the job.
   void OnReport(int reader, const wire::Header& header);
   // Returns the last record of each channel, without the list of elements. Channels without names of their own: only
-  // the last kUnnamed of them have a record.
-  std::vector<std::string> Last() const;
+  // the last kUnnamed of them have a record. `*channels`, if not null: gets the number of each record's channel.
+  std::vector<std::string> Last(std::vector<uint32_t>* channels = nullptr) const;
   // The number of channels whose readers may report again.
   size_t open_channels() const {
     MutexLock lock(&mu_);

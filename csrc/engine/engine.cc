@@ -293,11 +293,16 @@ std::string Engine::Stats() const {
   return text;
 }
 
+// Several certifiers may know channels of one name. The record of the newest channel comes last, and counts.
 std::string Engine::Certificates() const {
-  std::string lines;
+  std::multimap<uint32_t, std::string> by_channel;
   for (const auto& certifier : certifiers_) {
-    for (const std::string& record : certifier->Last()) lines += record + "\n";
+    std::vector<uint32_t> channels;
+    const std::vector<std::string> records = certifier->Last(&channels);
+    for (size_t i = 0; i < records.size(); ++i) by_channel.emplace(channels[i], records[i]);
   }
+  std::string lines;
+  for (const auto& [channel, record] : by_channel) lines += record + "\n";
   return lines;
 }
 

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "deal/input.h"
 #include "plan/permutation.h"
 #include "plan/plan.h"
 #include "rows/leaves.h"
 #include "tests/column_samples.h"
+#include "tests/unsaved_pipeline.h"
 
 namespace hvdata {
 
@@ -104,47 +104,29 @@ inline Shared SharedOf(const Columns& share) {
   return rows;
 }
 
-class ElementsPipeline : public Pipeline {
+class ElementsPipeline : public UnsavedPipeline {
  public:
   ElementsPipeline(const CacheElements& elements, int reader, std::atomic<uint64_t>* pulled)
       : elements_(elements), reader_(reader), pulled_(pulled) {}
 
-  Outcome Start(uint64_t number) override {
-    number_ = number;
-    started_ = true;
-    return {};
-  }
-  Outcome StartFrom(const std::vector<std::string>&, uint64_t) override { return {kInternal, "it is never saved"}; }
-  bool started() const override { return started_; }
-  uint64_t number() const override { return number_; }
   Outcome Next(Columns* element, bool* end) override {
     const uint64_t count = elements_.rows[static_cast<size_t>(reader_)].size();
     *end = next_ == count;
-    if (reader_ == 0 && number_ == 0 && next_ == elements_.fails_at) return {kDataLoss, "the pipeline has failed"};
+    if (reader_ == 0 && number() == 0 && next_ == elements_.fails_at) return {kDataLoss, "the pipeline has failed"};
     if (*end) return {};
     if (reader_ == 0 && elements_.before) elements_.before(next_);
     const uint64_t its = next_++;
-    const uint64_t shift = elements_.reorders ? 1 : elements_.reshuffles ? number_ % count : 0;
+    const uint64_t shift = elements_.reorders ? 1 : elements_.reshuffles ? number() % count : 0;
     *element = elements_.Make(reader_, (its + count - shift) % count);
     ++*pulled_;
     return {};
-  }
-  Outcome Save(uint64_t, std::vector<std::string>*, uint64_t*) override { return {kInternal, "it is never saved"}; }
-  std::function<void()> Canceller() const override {
-    return [] {};
-  }
-  bool cancelled() const override { return false; }
-  void Close() override { started_ = false; }
-  std::shared_ptr<void> Traced(const char*, const std::string&, std::optional<uint64_t>) const override {
-    return nullptr;
   }
 
  private:
   const CacheElements& elements_;
   const int reader_;
   std::atomic<uint64_t>* const pulled_;
-  bool started_ = false;
-  uint64_t next_ = 0, number_ = 0;
+  uint64_t next_ = 0;
 };
 
 // ---- The oracle: what each trainer gets in an epoch.

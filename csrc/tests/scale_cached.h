@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,23 +21,16 @@
 #include "rows/bundle.h"
 #include "rows/gather.h"
 #include "tests/scale_rows.h"
+#include "tests/unsaved_pipeline.h"
 
 namespace hvdata {
 
 // Row n of the epoch is row n of the made-up source, in its first epoch of channel `channel`.
-class MadeUpPipeline : public Pipeline {
+class MadeUpPipeline : public UnsavedPipeline {
  public:
   MadeUpPipeline(const MadeUpRows* rows, uint32_t channel, int64_t per_step, uint64_t steps)
       : rows_(rows), channel_(channel), per_step_(per_step), steps_(steps) {}
 
-  Outcome Start(uint64_t number) override {
-    number_ = number;
-    started_ = true;
-    return {};
-  }
-  Outcome StartFrom(const std::vector<std::string>&, uint64_t) override { return {kInternal, "it is never saved"}; }
-  bool started() const override { return started_; }
-  uint64_t number() const override { return number_; }
   Outcome Next(Columns* element, bool* end) override {
     *end = next_ == steps_;
     if (*end) return {};
@@ -52,23 +44,13 @@ class MadeUpPipeline : public Pipeline {
     *element = {made};
     return {};
   }
-  Outcome Save(uint64_t, std::vector<std::string>*, uint64_t*) override { return {kInternal, "it is never saved"}; }
-  std::function<void()> Canceller() const override {
-    return [] {};
-  }
-  bool cancelled() const override { return false; }
-  void Close() override { started_ = false; }
-  std::shared_ptr<void> Traced(const char*, const std::string&, std::optional<uint64_t>) const override {
-    return nullptr;
-  }
 
  private:
   const MadeUpRows* const rows_;
   const uint32_t channel_;
   const int64_t per_step_;
   const uint64_t steps_;
-  bool started_ = false;
-  uint64_t next_ = 0, number_ = 0;
+  uint64_t next_ = 0;
 };
 
 class CachedChannel {

@@ -288,7 +288,7 @@ class Process {
   }
 
   // The sums over all processes.
-  static std::vector<double> Sums(std::vector<double> mine) {
+  static std::vector<double> Sums(const std::vector<double>& mine) {
     std::vector<double> sums(mine.size());
     MPI_Request request;
     MPI_Iallreduce(mine.data(), sums.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD,

@@ -44,7 +44,7 @@ def memory(total: int, available: int) -> Finding:
     if available >= _LITTLE_MEMORY:
         return ok(name, value)
     to_do = "use fewer ranks on this host, or raise the container's limit"
-    return warning(name, value, f"Less than 1 GiB is free: a rank with TensorFlow needs 0.5 GiB for it alone; {to_do}")
+    return warning(name, value, f"Less than 1 GiB is free: TensorFlow alone needs 0.5 GiB in each rank; {to_do}")
 
 
 def dev_shm(path: str, ranks: int) -> Finding:

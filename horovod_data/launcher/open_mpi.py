@@ -50,8 +50,10 @@ def command(
     words += _placement(extras)
     words += extras.mpi_args
     given = [*extras.binding_args, *extras.mpi_args]
-    major = int((re.findall(r"\d+", version) or ["0"])[0])  # the daemons of version 5 have no parameters oob_...
+    major = int((re.findall(r"\d+", version) or ["0"])[0])
     ours = {**_POINT_TO_POINT, **(_KEEPALIVE if major < 5 else {}), **(_YIELD if oversubscribed else {})}
+    # From version 5 on the daemons are those of PRRTE, which has an option and variables of its own.
+    of_daemons = {f"PRTE_MCA_{name}": value for name, value in _KEEPALIVE.items() if major >= 5 and name not in given}
     readers = any(group.reader for group in arrangement.groups)
     if readers and _is_mapped(extras) and "nooversubscribe" not in " ".join(given).lower():
         ours.update(_OVERSUBSCRIBE)
@@ -80,7 +82,7 @@ def command(
         if groups[0].reader:
             words += ["-x", f"{HIDDEN_DEVICES}="]
         words += program
-    return Command(words)
+    return Command(words, {name: value for name, value in of_daemons.items() if name not in environ})
 
 
 def lost(text: str) -> Optional[Lost]:

@@ -164,6 +164,8 @@ class _Supervisor:
             lost, status = Lost(f"{silent} has given no sign of life for {self._job.limit:g} s", host, True), 1
         if lost is not None:
             self._suspects.add(lost.host)
+            if lost.whole_host:
+                status = status or 1  # Open MPI 5 ends with status 0
         return Ended(status, time.monotonic(), begun, failures, lost, self._newest(), self._asked)
 
     def _newest(self) -> str:

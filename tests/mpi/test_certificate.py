@@ -267,3 +267,12 @@ def test_what_verify_may_be(hvdata, comm, unverified):
             "disagree",
             "verify=True on rank 0",
         )
+
+
+@pytest.mark.parametrize("caches", [("job", None), (None, "job")])
+def test_a_name_is_distributed_again(hvdata, comm, caches):
+    """The record is that of the newest channel, whichever of the two is cached."""
+    for cache, steps in zip(caches, (4, 9)):
+        make = lambda: tf.data.Dataset.range(steps * comm.size).batch(comm.size)
+        elements(comm, channel(hvdata, make, "twice", batch="global", cache=cache))
+        assert certificate(hvdata, comm, "twice")["elements"] == steps

@@ -93,11 +93,12 @@ SIXTY_FOUR = tuple(Host(f"n{index}", 1) for index in range(64))
      ["pml ucx", "btl '^openib'", "map-by", "--bind-to none", "keepalive_probes"], ["pml ob1", "keepalive_time", "yield"]),
     ({"extras": Extras(binding_args=["-rankfile", "f"])}, [], ["--bind-to"]),
     ({"extras": Extras(mpi_args=["-bind-to", "core"])}, [], ["bind-to none"]),
-    # Parameters of daemons are for Open MPI up to version 4.
+    # From version 5 on the daemons have variables of their own.
     ({"version": "Open MPI 3.1.6"}, ["keepalive_time"], []),
     ({"version": "Open MPI (unknown)"}, ["keepalive_time"], []),
-    ({"version": "Open MPI 5.0.0rc12"}, ["--mca pml ob1"], ["keepalive"]),
-    ({"version": "Open MPI 10.0"}, ["--mca pml ob1"], ["keepalive"]),
+    ({"version": "Open MPI 5.0.0rc12"}, ["--mca pml ob1", "PRTE_MCA_oob_tcp_keepalive_time=1", "probes=5 mpirun"], ["--mca oob"]),
+    ({"version": "Open MPI 10.0"}, ["--mca pml ob1", "PRTE_MCA_oob_tcp_keepalive_time=1"], ["--mca oob"]),
+    ({"version": "Open MPI 5.0", "environ": {"PRTE_MCA_oob_tcp_keepalive_time": "9"}}, ["keepalive_intvl"], ["keepalive_time"]),
     ({"extras": ALL}, ["--mca plm_rsh_args '-p 2222 -i key'", "--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0",
                        "--tag-output", "--output-filename out"], []),
     ({"extras": Extras(timestamps=True, output_filename="f", interfaces=["eth0", "eth1"])},
@@ -239,7 +240,7 @@ def test_a_dry_run_shows_which_variables_the_start_removes(shown):
 
 def test_the_version_of_open_mpi_counts(shown):
     text = shown("-np", "1", "true", version="mpirun (Open MPI) 5.0.3\n\nReport bugs to ...")
-    assert "--map-by slot:OVERSUBSCRIBE" in text and "keepalive" not in text
+    assert "--map-by slot:OVERSUBSCRIBE" in text and "--mca oob_tcp_keepalive" not in text
 
 
 def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
@@ -330,6 +331,11 @@ def test_a_leave_status_that_is_none(mpi):
     for text in ("0", "126", "x"):
         done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--state", "d", "true", env={"HOROVOD_DATA_LEAVE_STATUS": text})
         assert done.returncode == 2 and f"HOROVOD_DATA_LEAVE_STATUS={text} is no exit status" in done.stderr, done
+
+
+def test_a_leave_status_of_an_option(shown, tmp_path):
+    text = shown("-np", "1", "--state", str(tmp_path), "-x", "HOROVOD_DATA_LEAVE_STATUS=43", "true")
+    assert "-x HOROVOD_DATA_LEAVE_STATUS=43" in text and "LEAVE_STATUS=75" not in text
 
 
 def test_a_dry_run_with_a_state(shown, tmp_path):

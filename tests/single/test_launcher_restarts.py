@@ -332,6 +332,15 @@ def test_a_job_that_has_ended_leaves_nothing(tmp_path):
     assert supervised(state, "exit 0") == 0 and not state.exists()
 
 
+def test_a_lost_host_after_which_mpirun_ends_with_status_0(tmp_path, capfd):
+    """Open MPI 5 does. The sets of the attempt stay."""
+    gone = "PRTE has lost communication with a remote daemon.\n  Remote daemon: [prterun-a-21@0,1] on node b"
+    script = saves(1, over=True) + f"echo '{gone}' >&2; exit 0"
+    assert supervised(tmp_path, script, open_mpi.lost, restarts=1) == 1
+    assert "horovod-data-run: the host b was lost. Attempt 2 starts from set-00000001: " in capfd.readouterr().err
+    assert (tmp_path / "set-00000001").exists()
+
+
 def test_an_error_while_the_ranks_leave_is_named(tmp_path, capfd):
     """mpirun's process asks the launcher, and then fails as a rank does whose disk is full."""
     note = json.dumps({"who": "rank 1 on a", "status": 1, "text": "OSError: disk full", "follows": False})

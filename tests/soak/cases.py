@@ -47,6 +47,9 @@ class Case:
     lengths: list[int]  # rows of each element
     epochs: list[Epoch]
     slow: int  # the rank that sleeps a little at each step; -1: none
+    cache: str | None  # "job", or None
+    shuffle: bool  # with "job"
+    seed: int  # with `shuffle`; otherwise 0
 
     def elements(self) -> list[Any]:
         drawn = np.random.default_rng(list(self.name.encode()))
@@ -77,8 +80,12 @@ def draw(job: str, number: int, trainers: int) -> Case:
     epochs = [_epoch(r, schedule, steps, trainers) for _ in range(r.choice([1, 2, 2, 3]))]
     prefetch = r.choice(["auto", "auto", 1, 2, 3, 8, 64])
     slow = r.choice([-1, -1, r.randrange(trainers)])
+    cache = r.choice(["job", None, None]) if schedule == "static" else None
+    shuffle = cache is not None and r.choice([True, True, False])
+    seed = r.getrandbits(64) if shuffle else 0
     return Case(
-        name, batch, schedule, remainder, prefetch, form.kind, form.nest, form.parts, lengths, epochs, slow
+        name, batch, schedule, remainder, prefetch, form.kind, form.nest, form.parts, lengths, epochs, slow,
+        cache, shuffle, seed,
     )  # fmt: skip
 
 
@@ -160,8 +167,12 @@ def of_readers(elements: Sequence[Any], readers: int) -> list[list[Any]]:
     return [list(elements[reader::readers]) for reader in range(readers)]
 
 
-def shares(case: Case, elements: Sequence[Any], readers: int, trainers: int) -> list[list[Any]]:
-    """The shares that each trainer must get in one epoch, in order. With "dynamic": all elements, for each trainer."""
+def shares(case: Case, elements: Sequence[Any], readers: int, trainers: int, epoch: int) -> list[list[Any]]:
+    """The shares that each trainer must get in this epoch, from 1, in order. With "dynamic": all elements, for each trainer."""
+    if case.cache:
+        loaded = oracle.rotate(of_readers(elements, readers))
+        ordered = oracle.cached_epoch(loaded, case.batch, epoch, case.seed if case.shuffle else None)
+        return oracle.deliver(ordered, trainers, case.batch, remainder=case.remainder)
     if case.schedule == "static":
         return oracle.deliver_from_readers(of_readers(elements, readers), trainers, case.batch, case.remainder)
     if case.remainder == "pad":  # the weights are all 1

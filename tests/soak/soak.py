@@ -110,7 +110,7 @@ class Totals:
         self.counts["jobs"] += 1
         for process, cases in enumerate(told):
             for case in cases:
-                of_all = [] if process else ["cases", "epochs", "breaks", "saves", "restores"]
+                of_all = [] if process else ["cases", "epochs", "cached epochs", "breaks", "saves", "restores"]
                 of_trainers = [] if case["rank"] is None else ["steps", "rows"]
                 self.counts.update({what: {"cases": 1, **case}.get(what, 0) for what in of_all + of_trainers})
             if len(cases) >= FEWEST:
@@ -128,7 +128,7 @@ class Totals:
         print(
             f"[soak] seed {seed}: {seconds / 60:.1f} minutes, {c['jobs']} jobs, {c['cases']:,} cases, {c['epochs']:,} epochs, "
             f"{c['steps']:,} steps and {c['rows']:,} rows verified, {c['breaks']:,} epochs broken off, {c['saves']:,} saves, "
-            f"{c['restores']:,} restores{memory}"
+            f"{c['restores']:,} restores, {c['cached epochs']:,} epochs from the job's memory{memory}"
         )
 
 

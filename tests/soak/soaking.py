@@ -96,14 +96,14 @@ class Soak:
     def case(self, number: int) -> None:
         case = cases.draw(f"{self.given['seed']}/{self.given['job']}", number, self.trainers)
         elements = case.elements()
-        shares = cases.shares(case, elements, self.readers, self.trainers)
-        want = [] if self.rank is None else shares[self.rank]
-        delivered = shares if case.schedule == "static" else shares[:1]
-        rows = sum(cases.rows(case, share) for mine in delivered for share in mine)
         dataset = self.channel(case, elements)
         orders = set()
         for i, epoch in enumerate(case.epochs):
             self.at = f"case {number}, epoch {i + 1} of {case}"
+            shares = cases.shares(case, elements, self.readers, self.trainers, i + 1)
+            want = [] if self.rank is None else shares[self.rank]
+            delivered = shares if case.schedule == "static" else shares[:1]
+            rows = sum(cases.rows(case, share) for mine in delivered for share in mine)
             got = []
             taken: list[int] = []
             until = epoch.at[self.rank] if epoch.how == "break" and self.rank is not None else None
@@ -131,7 +131,10 @@ class Soak:
             if record is not None and record["verdict"] == "wrong":
                 raise Found(f"the certificate says {record}")
             if whole and record is not None and case.schedule == "static":
-                orders.add((record["order"], record["any_order"]))
+                # Each shuffled epoch has an order of its own, and "drop" leaves out other rows.
+                leaves_out = case.shuffle and case.remainder == "drop"
+                orders.add((case.shuffle or record["order"], leaves_out or record["any_order"]))
+            self.told["cached epochs"] += case.cache is not None
             self.told["epochs"] += 1
             self.told["breaks"] += epoch.how == "break"
             self.told["saves"] += bool(taken)
@@ -140,7 +143,8 @@ class Soak:
         elements.clear()
 
     def channel(self, case: Case, elements: list[Any]) -> tf.data.Dataset:
-        options = {name: getattr(case, name) for name in ("batch", "schedule", "remainder", "prefetch")}
+        names = "batch", "schedule", "remainder", "prefetch", "cache", "shuffle", "seed"
+        options = {name: getattr(case, name) for name in names}
         return hvdata.distribute_dataset(
             lambda context: source(case, elements, context), **options, name="soak", verify=True
         )
