@@ -3,7 +3,8 @@
 
     python benchmarks/charts.py        # draws docs/chart_*.png and writes the lines that show them into both pages
 
-A chart answers one question. Its axis is linear and begins at 0, our bar comes first, and each bar has its number.
+A chart answers one question. Its axis is linear and begins at 0, our bar comes first, and each bar has its number. The
+chart of epochs has lines.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Bar(NamedTuple):
     name: str
     value: float
     colour: str
+    each: tuple[float, ...] = ()  # a line, with a value for each epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Panel:
     digits: int = 0
 
     def shown(self, bar: Bar) -> str:
-        return f"{bar.value:,.{self.digits}f}"
+        return " ".join(f"{value:,.{self.digits}f}" for value in bar.each or [bar.value])
 
     def sentence(self) -> str:
         figures = ", ".join(f"{bar.name} {self.shown(bar)}" for bar in self.bars)
@@ -154,19 +156,17 @@ def torch_ranks() -> list[Panel]:
 def cache() -> list[Panel]:
     data = told("epoch_cache")
     ways = {way["name"]: way["seconds"] for way in data["results"]}
-    shown = bars(
-        lambda way: sum(ways[way]),
-        ours={'cache="job"': 'horovod_data,\ncache="job"'},
-        rivals={
-            "cache() on the reader": "Dataset.cache()\non the reader",
-            "cache() on each rank": "a cache\non each rank",
-            "no cache": "no cache",
-        },
-        limits={"ready-made batches": "ready-made\nbatches"},
-    )
+    shown = {
+        'cache="job"': ('horovod_data, cache="job"', OURS),
+        "cache() on the reader": ("Dataset.cache() on the reader", RIVAL),
+        "cache() on each rank": ("a cache on each rank", RIVAL),
+        "no cache": ("no cache", RIVAL),
+        "ready-made batches": ("ready-made batches", LIMIT),
+    }
+    lines = [Bar(name, sum(ways[way]), colour, tuple(ways[way])) for way, (name, colour) in shown.items()]
     size = f"{data['rows'] * data['row_bytes'] / 1e6:,.0f} MB from a storage of {data['storage']:g} MB/s"
     title = f"{data['ranks']} ranks on {data['hosts']} hosts, {data['epochs']} epochs of {size}"
-    return [Panel(title, "seconds of all epochs", shown)]
+    return [Panel(title, "seconds of each epoch", lines, digits=1)]
 
 
 # By chart: the panels, and the pages that show the chart.
@@ -190,14 +190,31 @@ def line(name: str, page: str) -> str:
     return f"![{text}]({folder}chart_{name}.png)"
 
 
+def draw_lines(axis: Any, panel: Panel) -> None:
+    epochs = range(1, 1 + len(panel.bars[0].each))
+    for bar, marker in zip(panel.bars, "os^DX"):
+        axis.plot(epochs, bar.each, color=bar.colour, marker=marker, label=f"{bar.name}: {bar.value:,.0f} s in all")
+    axis.set_ylim(0)
+    axis.set_xticks(epochs)
+    axis.set_xlabel("epoch", fontsize=12)
+    axis.set_ylabel(panel.unit, fontsize=12)
+    axis.set_title(panel.title, fontsize=13, loc="left")
+    axis.legend(fontsize=10, loc="center right", bbox_to_anchor=(1, 0.36))
+    axis.spines[["top", "right"]].set_visible(False)
+
+
 def draw(name: str, panels: list[Panel], pyplot: Any) -> None:
     height = 0.9 * len(panels) + 0.42 * sum(len(panel.bars) for panel in panels) + 0.1
+    height += 0.9 * any(panel.bars[0].each for panel in panels)
     ratios = [len(panel.bars) + 0.6 for panel in panels]
     figure, axes = pyplot.subplots(
         len(panels), 1, squeeze=False, figsize=(8, height), gridspec_kw={"height_ratios": ratios}
     )
     most = max(bar.value for panel in panels for bar in panel.bars)
     for axis, panel in zip((row[0] for row in axes), panels):
+        if panel.bars[0].each:
+            draw_lines(axis, panel)
+            continue
         places = range(len(panel.bars))[::-1]  # because barh begins at the bottom
         axis.barh(places, [bar.value for bar in panel.bars], color=[bar.colour for bar in panel.bars], height=0.72)
         axis.set_yticks(list(places), [bar.name for bar in panel.bars], fontsize=12)

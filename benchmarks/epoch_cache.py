@@ -18,13 +18,13 @@ from pathlib import Path
 from statistics import median
 
 import launch
-from page import Result, defined, spread, table, write
+from page import Result, defined, rates, ratio, spread, table, write
 
 sys.path.append(str(launch.HERE.parent / "tests" / "cluster"))
 from bed import Bed, why_not  # noqa: E402
 
 NO_CACHE, ON_THE_READER, PER_RANK, OURS = "no cache", "cache() on the reader", "cache() on each rank", 'cache="job"'
-READY_MADE, SAVE, RESTORE = "ready-made batches", "save", "restore"
+READY_MADE, SAVE, RESTORE, IN_MEMORY = "ready-made batches", "save", "restore", "in memory"
 WAYS = (NO_CACHE, ON_THE_READER, PER_RANK, OURS, READY_MADE)
 
 
@@ -33,8 +33,9 @@ def yes_or_no(value: object) -> str:
 
 
 def main() -> int:
-    # rate: of each host's line, both ways. storage: MB/s for all ranks together. batch: rows of all ranks in a step.
-    settings = {"ranks": 4, "hosts": 2, "rate": "1gbit", "storage": 20.0, "rows": 4000, "row_bytes": 100_000, "batch": 32, "epochs": 8}  # fmt: skip
+    # rate: of each host's line, both ways. storage: MB/s for all ranks together. batch: rows of all ranks in a step, and
+    # on_one_host the same of the job on one host.
+    settings = {"ranks": 4, "hosts": 2, "rate": "1gbit", "storage": 20.0, "rows": 4000, "row_bytes": 100_000, "batch": 32, "on_one_host": 64, "epochs": 8}  # fmt: skip
     quick = {"rows": 90, "row_bytes": 10_000, "storage": 4.0, "batch": 12, "epochs": 3}
     arguments = launch.parsed(__doc__, quick, limit=400.0, **settings)
     if reason := why_not():
@@ -50,6 +51,9 @@ def main() -> int:
 
         results = [one for way in WAYS for one in run(arguments.ranks, way)]
         resumed = run(arguments.ranks, SAVE) + run(arguments.ranks - 1, RESTORE)
+    in_memory = launch.run(
+        "epoch_cache", arguments.ranks, arguments, {"way": IN_MEMORY, "batch": arguments.on_one_host}
+    )
 
     by_name = {one["name"]: one for one in results}
     ready = by_name.get(READY_MADE, {"seconds": [0.0, 0.0]})
@@ -86,9 +90,25 @@ def main() -> int:
         *table(results, columns),
         f"A job of {arguments.ranks} ranks saved in the middle of epoch 3. {arguments.ranks - 1} ranks restored it, and had the right rows in epochs 3 and 4: "
         f"{yes_or_no(len(resumed) == 2 and all(one['right'] for one in resumed))}.",
+        "",
+        "## On one host",
+        "",
+        f"{arguments.ranks} ranks are on one host. All rows are in the reader's memory from the start, and nothing limits reads. A step has "
+        f"{arguments.on_one_host} rows. *Dataset.shuffle() on the reader* has a buffer for all rows: "
+        f"`from_tensor_slices(rows).shuffle({arguments.rows}).batch({arguments.on_one_host})`. Both ways take turns in one job, epoch after epoch. "
+        "Figures are of all epochs but the first.",
+        *table(
+            in_memory,
+            {
+                "": lambda one: one["name"],
+                "steps per second": lambda one: spread(rates(one), 1),
+                "of Dataset.shuffle()": lambda one: f"{ratio(in_memory[0]['seconds'], one['seconds']):.2f}",
+                "in order": lambda one: yes_or_no(one["right"]),
+            },
+        ),
     ]
-    failed = write("epoch_cache", arguments, text, results=results, resumed=resumed)
-    return failed or int(not all(one["right"] for one in [by_name[OURS], *resumed]))
+    failed = write("epoch_cache", arguments, text, results=results, resumed=resumed, in_memory=in_memory)
+    return failed or int(not all(one["right"] for one in [by_name[OURS], *resumed, *in_memory[1:]]))
 
 
 if __name__ == "__main__":

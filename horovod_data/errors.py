@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 
 Failure = TypeVar("Failure", bound=BaseException)
 
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _here = ""  # the `where` of this process, after it has joined the job
 # The key of an error's message without the place. An error of the core has the message in its payloads
 # (csrc/ops/status.h). An error of Python has it as an attribute.
@@ -108,6 +109,19 @@ def show(text: str) -> None:
             # writes.
             sys.stderr.write(text + "\n")
             sys.stderr.flush()  # last, because the program may have set sys.stderr to an object without flush()
+
+
+def show_trace(error: BaseException) -> None:
+    """Logs the traceback of an error that the program's source has raised. An error of our own checks has none."""
+    import traceback
+
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        at = at.tb_next
+    if at is not None:
+        with contextlib.suppress(Exception):
+            lines = traceback.format_exception(type(error), error, at)
+            say(placed(_here, "the source has raised an error\n" + "".join(lines).rstrip()))
 
 
 def show_any_text() -> None:

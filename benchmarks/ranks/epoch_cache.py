@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epochs over a slow source, in one way. All ranks of all hosts share the bandwidth of the source.
+"""Epochs over a slow source, in one way. All ranks of all hosts share the bandwidth of the source. IN_MEMORY is another
+job: its ways have all rows in the reader's memory, and take turns.
 
 Settings: way, state (the file of a checkpoint, for SAVE and RESTORE), rows, row_bytes, batch (rows of all ranks in a step),
   storage (MB/s of the source), epochs.
@@ -29,7 +30,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from oracle import cached_epoch, deliver  # noqa: E402
 
 NO_CACHE, ON_THE_READER, PER_RANK, OURS = "no cache", "cache() on the reader", "cache() on each rank", 'cache="job"'
-READY_MADE, SAVE, RESTORE = "ready-made batches", "save", "restore"
+READY_MADE, SAVE, RESTORE, IN_MEMORY = "ready-made batches", "save", "restore", "in memory"
+SHUFFLE = "Dataset.shuffle() on the reader"
 KINDS = {NO_CACHE: "rival", ON_THE_READER: "rival", PER_RANK: "rival", OURS: "ours", READY_MADE: "limit"}
 SEED = 1
 SAVED_EPOCH = 3  # of SAVE and RESTORE
@@ -155,6 +157,36 @@ def made(job: Job, rows: Rows, way: str) -> Any:
     return hvdata.distribute_dataset(make, batch="global", remainder="partial", name="rows", **kept)
 
 
+def in_memory(job: Job, rows: Rows, epochs: int) -> list[dict[str, Any]]:
+    """The seconds of epochs 2 and later of both ways."""
+    every = np.arange(rows.size)
+    slices = tf.data.Dataset.from_tensor_slices((every, rows.made(every))) if job.reads else None
+    made = {
+        SHUFFLE: (lambda: slices.shuffle(rows.size).batch(rows.batch), {}),
+        OURS: (lambda: slices.batch(rows.batch), {"cache": "job", "shuffle": True, "seed": SEED}),
+    }
+    ways = {
+        way: hvdata.distribute_dataset(make, batch="global", remainder="partial", name=way, **kept)
+        for way, (make, kept) in made.items()
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    right = []
+    for epoch in range(1, epochs + 1):
+        for way, dataset in ways.items():
+            meet(job.comm)
+            began = time.monotonic()
+            mine = one_epoch(dataset)
+            meet(job.comm)
+            seconds[way].append(time.monotonic() - began)
+            if way == OURS:
+                right.append(as_oracle(job, rows, epoch, mine))
+    steps = len(rows.batches())
+    return [
+        {"name": way, "seconds": its[1:], "steps": steps, "right": all(right) if way == OURS else None}
+        for way, its in seconds.items()
+    ]
+
+
 def interrupted(job: Job, rows: Rows, dataset: Any, given: dict[str, Any]) -> bool:
     """SAVE: rank 0 saves in the middle of an epoch. RESTORE: all ranks continue there. Returns if all rows were right."""
     half = len(rows.batches()) // 2
@@ -180,6 +212,9 @@ def interrupted(job: Job, rows: Rows, dataset: Any, given: dict[str, Any]) -> bo
 def main() -> None:
     job, given = start()
     way, rows = given["way"], Rows(given)
+    if way == IN_MEMORY:
+        finish(job, given, in_memory(job, rows, given["epochs"]))
+        return
     hosts = job.comm.allgather(socket.gethostname())
     dataset = made(job, rows, way)
     result: dict[str, Any] = {"name": way, "kind": KINDS.get(way, ""), "ranks": job.size, "hosts": len(set(hosts))}

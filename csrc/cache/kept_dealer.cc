@@ -317,9 +317,10 @@ Outcome KeptDealer::Resume(const std::map<int, wire::Restore>& restored, plan::R
       one.trainers = state.trainers;
       if (!restored_ || restored_->steps < state.steps || state.loaded) restored_ = std::move(state);
     }
-    all.push_back(std::move(one));
+    all.push_back(one);
   }
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(world_.group_trainer_count()));
   for (int t = 0; t < world_.group_trainer_count(); ++t) names.push_back(world_.GroupTrainerName(t));
   const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);
   if (!why.empty()) return InvalidArgument(why);

@@ -51,7 +51,7 @@ Outcome Loading::Fill(bool* alone) {
     *alone = true;
     if (iterator_.cancelled) return {kCancelled, "the load is not needed any more"};
     Arrival arrival;
-    const Outcome outcome = load_->Next(&iterator_, &arrival, &end);
+    Outcome outcome = load_->Next(&iterator_, &arrival, &end);
     // A reader sends its errors to all keepers. An error that this process has found has its own place.
     *alone = !outcome.ok() && (!outcome.place.known() || outcome.place.process == me);
     if (!outcome.ok() || end) return outcome;

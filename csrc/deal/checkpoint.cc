@@ -68,7 +68,7 @@ void Checkpoint::AnswerSaves() {
   for (size_t i = 0; i < requests.size(); ++i) {
     const bool first = i == 0 || !one_for_all, last = i + 1 == requests.size() || !one_for_all;
     if (first) outcome = Guarded([&] { return StateFor(static_cast<int>(requests[i].trainer), &text); });
-    source_->AnswerSave(requests[i], outcome, last ? std::move(text) : text);
+    source_->AnswerSave(requests[i], outcome, last ? std::exchange(text, {}) : text);
   }
 }
 
@@ -207,9 +207,10 @@ Outcome Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, pla
       if (!found || one.first < state->From()) *state = std::move(its);
       found = true;
     }
-    all.push_back(std::move(one));
+    all.push_back(one);
   }
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(source_->world().group_trainer_count()));
   for (int t = 0; t < source_->world().group_trainer_count(); ++t)
     names.push_back(source_->world().GroupTrainerName(t));
   const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);

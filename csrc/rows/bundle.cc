@@ -51,7 +51,7 @@ std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Po
   for (const Column& column : columns) share->bytes += BytesOf(column);
   if (receivers.there) share->blocks.reserve(columns.size()), share->components.reserve(columns.size());
   if (receivers.here) {
-    auto bundle = std::make_shared<Bundle>(Bundle{receivers.there ? columns : std::move(columns), false, ""});
+    auto bundle = std::make_shared<Bundle>(Bundle{receivers.there ? columns : std::exchange(columns, {}), false, ""});
     for (Column& column : bundle->columns) column = Aligned(std::move(column));
     share->bundle = std::move(bundle);
   }

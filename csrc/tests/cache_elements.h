@@ -116,7 +116,7 @@ class ElementsPipeline : public UnsavedPipeline {
     if (*end) return {};
     if (reader_ == 0 && elements_.before) elements_.before(next_);
     const uint64_t its = next_++;
-    const uint64_t shift = elements_.reorders ? 1 : elements_.reshuffles ? number_ % count : 0;
+    const uint64_t shift = elements_.reorders ? 1 : elements_.reshuffles ? number() % count : 0;
     *element = elements_.Make(reader_, (its + count - shift) % count);
     ++*pulled_;
     return {};

@@ -247,7 +247,7 @@ TEST(Checkpoint, APipelineThatRunsAgainMustYieldTheSame) {
   epoch.Begin({false, 5});
   const Outcome outcome = epoch.End(0);
   EXPECT_EQ(outcome.code, kDataLoss);
-  EXPECT_NE(outcome.message.find("the first 2 elements are not those"), std::string::npos) << outcome.message;
+  EXPECT_NE(outcome.message.find("first 2 elements are not those"), std::string::npos) << outcome.message;
 }
 
 TEST(Checkpoint, OfAnotherPipelineIsRefused) {

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..elements import columns, specs
 from ..elements.nests import leaves
-from ..errors import explained
+from ..errors import explained, show_trace
 from ..native import shares
 from .options import Options
 from .reading import EMPTY, INFINITE, UNKNOWN, Reading
@@ -57,7 +57,12 @@ def read_iterable(
         held.clear()
         if iterables is None:
             first.forget()
-            iterables = first.of_another_epoch(function(number), number)
+            try:
+                made = function(number)
+            except Exception as error:
+                show_trace(error)
+                raise
+            iterables = first.of_another_epoch(made, number)
         try:
             shares.deal(channel, epoch, anew=True, divides=divides, source=iterables)
         finally:
@@ -220,7 +225,11 @@ class Iterables:
     def _with_costs(self, element: Any) -> Any:
         if self._costs is None:
             return element
-        costs = np.asarray(self._costs(*element) if type(element) in (tuple, list) else self._costs(element))
+        given = self._costs(*element) if type(element) in (tuple, list) else self._costs(element)
+        costs = np.asarray(given)
+        if costs.dtype == object:  # also None
+            what = f"weigh= returned a {type(given).__name__} instead of numbers"
+            raise explained(ValueError, what, "Let it return a vector with the cost of each row", where="")
         if costs.dtype.kind in "biuf":
             costs = costs.astype(np.float32)
         return element, costs

@@ -71,8 +71,12 @@ class Maker:
         found: list[Column] = []
         for (name, leaf, composite, wanted), value in zip(self._leaves, matched(self._spec, element)):
             _check_composite(name, value)
-            columns = [_column(name, part) for part in _parts_of(value)]
+            parts = _parts_of(value)
+            columns = [_column(name, part) for part in parts]
             same = len(columns) == len(wanted) and composite == _is_composite(value)
+            for i, (part, (dtype, _)) in enumerate(zip(parts, wanted)):
+                if isinstance(part, list) and not columns[i].size:  # an empty list has no type of its own
+                    columns[i] = columns[i]._replace(dtype=dtype)
             for column, (dtype, shape) in zip(columns, wanted):
                 same = same and column.dtype == dtype and (shape is None or len(shape) == len(column.dims))
                 same = same and (column.text is None or column.text == leaf.text)
@@ -178,7 +182,7 @@ def _shape_of(part: Any) -> tuple[int, ...]:
 def _is_text(column: Column, value: Any) -> bool:
     """Says whether a column has str. If it is empty, the array's type says so."""
     if column.text is None:
-        return isinstance(value, np.ndarray) and value.dtype.kind == "U"
+        return isinstance(value, np.ndarray) and value.dtype.kind in "UT"
     return column.text
 
 
@@ -227,7 +231,7 @@ def _column_of_list(name: str, value: list[Any]) -> Column:
 
 
 def _column_of_array(name: str, array: Any) -> Column:
-    if array.dtype.kind in "SUO":
+    if array.dtype.kind in "SUOT":  # T: numpy's StringDType
         items = array.ravel().tolist()
         if not all(isinstance(item, _TEXTS) for item in items):
             other = next(type(item).__name__ for item in items if not isinstance(item, _TEXTS))

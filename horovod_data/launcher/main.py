@@ -50,7 +50,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         mpirun = options.mpirun_of(args)
         version = mpi_version(mpirun)
         np = sum(group.processes for group in arrangement.groups if not group.reader)
-        policy = options.policy_of(args, os.environ, np, request.readers_per_node)
+        policy = options.policy_of(args, options.environ_of(args, os.environ), np, request.readers_per_node)
         if policy is not None:
             job = job_of(args, request, allocation.hosts, mpirun, version, policy)
             command, _ = job.command(job.hosts, np, last_attempt(job.state) + 1)
@@ -167,9 +167,8 @@ def job_of(
             return None
         return dataclasses.replace(found, host=given_name(found.host, [host.name for host in every]))
 
-    exported = dict(word.split("=", 1) for word in args.x or () if "=" in word)
     try:
-        limit = timeout_in({**os.environ, **exported})
+        limit = timeout_in(options.environ_of(args, os.environ))
     except ValueError as error:
         raise LaunchError(str(error)) from None
     on_stdout = "Open MPI" not in version

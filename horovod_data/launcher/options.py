@@ -124,10 +124,18 @@ def _file(text: Optional[str], option: str, example: str) -> Optional[Path]:
         raise LaunchError(f"{option} {text!r} can't be found from here: {error.strerror}", to_do) from None
 
 
+def environ_of(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the ranks: the launcher's own, with the values of -x."""
+    return {**environ, **dict(text.split("=", 1) for text in args.x or () if "=" in text)}
+
+
 def policy_of(
     args: argparse.Namespace, environ: Mapping[str, str], np: int, readers_per_node: Optional[int]
 ) -> Optional[Policy]:
-    """The limits of the restarts. None: the launcher becomes mpirun. `np`: the trainers of a full job."""
+    """The limits of the restarts. None: the launcher becomes mpirun.
+
+    `environ`: that of the ranks. `np`: the trainers of a full job.
+    """
     if args.state is None and environ.get(STATE, "").strip() and args.max_restarts is not None:
         args.state = environ[STATE]
     if args.state is None:

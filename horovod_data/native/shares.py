@@ -16,7 +16,7 @@ import weakref
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, Callable, NoReturn, Optional, Protocol, Sequence
 
-from ..errors import message_of, placed_error
+from ..errors import message_of, placed_error, show_trace
 from . import calls
 from .calls import Column, bytes_at
 
@@ -151,6 +151,7 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
             call()
         except BaseException as error:  # also sys.exit(): no exception may pass through C++
             end_forked_child(process, error)
+            show_trace(error)  # the trainers get its text alone
             code = calls.code_of(error)
             text = f"{type(error).__name__}: {message_of(error)}"
             calls.call("input_failed", code, text.encode(errors="backslashreplace"))

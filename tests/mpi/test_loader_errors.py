@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from loaders import loads, of_epoch
-from together import on_trainers, prefix, raises_everywhere
+from together import on_trainers, prefix, raises_everywhere, written
 
 pytestmark = pytest.mark.world(np=3)
 
@@ -87,6 +87,22 @@ def test_errors_of_the_source(hvdata, comm, error, kind, text):
     raises_everywhere(comm, steps, kind, prefix("fails", 1, 2), text)
 
 
+@pytest.mark.parametrize("where", ["element", "function of the epoch"])
+def test_the_reader_shows_the_traceback(hvdata, comm, capfd, where):
+    """The ranks' error has the text alone, which may be empty."""
+
+    def source(epoch):
+        assert epoch == 1 or where == "element"
+        return failing(AssertionError(), 0)() if epoch == 2 else range(comm.size)
+
+    loader = hvdata.loader(source, batch="per_rank")
+    assert of_epoch(hvdata, comm, loader) == list(range(comm.size))
+    raises_everywhere(comm, lambda: list(loader), AssertionError)
+    said = written(comm, capfd, "AssertionError")
+    assert "the source has raised an error\nTraceback (most recent call last):\n  File" in said, said
+    assert ("raise error" if where == "element" else "assert epoch == 1") in said and "shares.py" not in said, said
+
+
 @pytest.mark.parametrize("elements, text", [
     ([{"x": 1}, {"x": 1}, {"x": 1}, {"x": 1}, {"x": 1.5}], r"component \['x'\] is float64 with 0 axes, but .* int64 with 0 axes"),
     ([{"x": 1}] * 4 + [{"y": 1}], r"the element is a dict of 'y', but in the first element it was a dict of 'x'"),
@@ -119,6 +135,7 @@ def test_a_wrong_length(hvdata, comm, n, text):
     (dict(source=[3], batch="global"), ValueError, "cuts every component along axis 0, but the element is a scalar"),
     (dict(source=[], batch="global"), ValueError, r"the source in loader\(\) has no elements"),
     (dict(source=[{1, 2}], batch="per_rank"), TypeError, "a set, which can't be sent to another rank"),
+    (dict(source=[np.zeros(3)], batch="global", weigh=lambda x: None), ValueError, "weigh= returned a NoneType instead of numbers"),
     (dict(source=lambda: 3, batch="global"), TypeError, "source is a int, not an iterable of batches"),
     (dict(source=lambda a, b: [], batch="global"), TypeError, "needs the arguments a, b"),
 ])  # fmt: skip

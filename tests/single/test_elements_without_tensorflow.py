@@ -205,6 +205,29 @@ def test_sizes_may_change_and_texts_may_be_missing():
         assert made.tolist() == [text]
 
 
+@pytest.mark.parametrize("first", [[1, 2], ["a"], [[1], [2]], [2.5], [b"a"]])
+def test_an_empty_list_has_the_type_of_the_first_element(first):
+    """numpy makes an array of float64 of it."""
+    empty = [[]] if isinstance(first[0], list) else []
+    want, *_ = delivered(columns.spec_of({"t": first}), {"t": first})
+    made, *_ = delivered(columns.spec_of({"t": first}), {"t": empty})
+    assert made["t"].dtype == want["t"].dtype and made["t"].shape == np.shape(empty)
+    ragged = [Ragged(values, [np.array([0, len(values)])]) for values in (first, empty)]
+    made, *_ = delivered(columns.spec_of(ragged[0]), ragged[1])
+    assert made.values.dtype == want["t"].dtype and made.row_splits[0].tolist() == [0, len(empty)]
+    with pytest.raises(TypeError, match="is float64 with 1 axes, but in the first element it was .* with 2 axes"):
+        columns.Maker(columns.spec_of([["a"]])).columns([])
+
+
+@pytest.mark.skipif(not hasattr(getattr(np, "dtypes", None), "StringDType"), reason="numpy 1 has no StringDType")
+@pytest.mark.parametrize("texts", [["Grüße", "a\0"], []])
+def test_texts_of_numpys_string_type(texts):
+    array = np.array(texts, np.dtypes.StringDType())
+    made, *_ = delivered(columns.spec_of(array), array)
+    assert made.tolist() == texts
+    assert columns.spec_of(array).text
+
+
 @pytest.mark.parametrize("texts", [
     [b"x\0", b""],
     [["a\0"], ["b"]],

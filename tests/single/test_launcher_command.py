@@ -333,6 +333,11 @@ def test_a_leave_status_that_is_none(mpi):
         assert done.returncode == 2 and f"HOROVOD_DATA_LEAVE_STATUS={text} is no exit status" in done.stderr, done
 
 
+def test_a_leave_status_of_an_option(shown, tmp_path):
+    text = shown("-np", "1", "--state", str(tmp_path), "-x", "HOROVOD_DATA_LEAVE_STATUS=43", "true")
+    assert "-x HOROVOD_DATA_LEAVE_STATUS=43" in text and "LEAVE_STATUS=75" not in text
+
+
 def test_a_dry_run_with_a_state(shown, tmp_path):
     """It makes no directory."""
     text = shown("-np", "2", "--state", str(tmp_path / "d"), "--max-restarts", "3", "true")
