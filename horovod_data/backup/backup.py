@@ -275,8 +275,14 @@ class Backup:
 
     def _restore_objects(self, found: WholeSet) -> None:
         torch: Any = sys.modules.get("torch")
-        with open(os.path.join(found.part(0), _OBJECTS), "rb") as file:
-            said = pickle.load(file) if torch is None else torch.load(file, map_location="cpu", weights_only=False)
+        path = os.path.join(found.part(0), _OBJECTS)
+        with open(path, "rb") as file:
+            try:
+                said = pickle.load(file) if torch is None else torch.load(file, map_location="cpu", weights_only=False)
+            except Exception as error:  # of any class, because pickle runs what it reads
+                why = f"{type(error).__name__}: {error}".rstrip(": ")
+                to_do = "If it is damaged, remove this set. Then the set before it is used"
+                raise explained(ValueError, f"{_WHAT} can't restore from {path} ({why})", to_do) from None
         if said["names"] != self._names:
             theirs, ours = (", ".join(names) or "no object" for names in (said["names"], self._names))
             raise _other_objects(f"the set has {theirs}, and this run {ours}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backup: loops of one's own that are broken off, or leave after a signal, go on as if nothing had been."""
+"""Backup: a program's own loop that is broken off, or leaves after a signal, resumes without a difference."""
 
 import multiprocessing
 import os
@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,7 +179,7 @@ def test_a_full_disk_and_torch(hvdata, comm, folder, monkeypatch, capfd):
 
 
 def test_one_channel_at_a_time(hvdata, comm, folder):
-    """Otherwise a step would get the rows of other data."""
+    """Otherwise a step would get rows of another dataset."""
     train, valid = made(hvdata, "loader"), made(hvdata, "tf.data")
 
     def together():
@@ -287,10 +288,20 @@ def test_errors(hvdata, comm, folder):
 
     raises_everywhere(comm, another_shape, ValueError, "other objects than these: .*shape")
 
+    results(comm, lambda: job(hvdata, data, folder + "-damaged", stop=5))
+    comm.barrier()
+    if comm.rank == 0:
+        (path,) = Path(folder + "-damaged").glob("set-*/part-0/objects")
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    comm.barrier()
+    text = "can't restore from .*-damaged/set-.*/part-0/objects .*remove this set"
+    raises_everywhere(comm, lambda: job(hvdata, data, folder + "-damaged"), ValueError, text)
+
     def other_steps():
         job(hvdata, data, folder + "-other", every=2 + comm.rank)
 
-    raises_everywhere(comm, other_steps, ValueError, r"the ranks disagree in Backup\(\): .*every 3.* on rank 1")
+    if comm.size > 1:
+        raises_everywhere(comm, other_steps, ValueError, r"the ranks disagree in Backup\(\): .*every 3.* on rank 1")
 
 
 @pytest.mark.world(np=1)
