@@ -59,7 +59,7 @@ $(say) "Python tests $(1)"
 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
 endef
 
-# $(call cpp_tests,FOLDER,CMAKE OPTIONS): builds in build/FOLDER and runs what is there, but for valgrind.
+# $(call cpp_tests,FOLDER,CMAKE OPTIONS): builds in build/FOLDER, and runs all tests there except those with valgrind.
 define cpp_tests
 $(SETUP) gtest mpi
 export PATH="$(abspath $(BIN)):$$PATH"
@@ -95,7 +95,7 @@ test-cpp-valgrind: test-cpp  ## some C++ tests under valgrind
 	  $(say) "skipped: C++ tests under valgrind, which is not here and can't be installed"
 	fi
 
-# In a copy of the package, which the ranks find first: horovod_data/*.so stay what they were.
+# In a copy of the package, which the ranks find first. So horovod_data/*.so stay unchanged.
 test-sanitized: op  ## tests/mpi with libraries built with AddressSanitizer and UBSan; PYTEST_ARGS=--commit: each test in one world
 	@$(SETUP) ccache xxhash horovod hosts
 	export PATH="$(abspath $(BIN)):$$PATH" CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
@@ -151,9 +151,9 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 	export HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
 
-# What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, weights and metrics of Keras.
+# The parts that change first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, weights and metrics of Keras.
 SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weigh metric_average)
-# What TensorFlow 2.15 alone has, estimators, and what depends on the Keras, such as BackupAndRestore, also under the launcher.
+# Estimators, which TensorFlow 2.15 alone has, and parts that depend on Keras, such as BackupAndRestore, also under the launcher.
 SMOKE_KERAS := $(patsubst %,tests/mpi/test_%.py,estimator graph_mode keras keras_3 backup callbacks) \
   tests/faults/test_restarted_jobs.py::test_killed_ranks_in_mid_epoch
 smoke: op  ## a few minutes of tests; STACK=2.15 make smoke: with the TensorFlow of Horovod's release and its Keras 2, in .venv-2.15

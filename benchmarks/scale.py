@@ -161,8 +161,10 @@ def cached_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Re
 
 
 def exchanged(told: Result) -> float:
-    """The messages of a host in a step, if keepers sent each other what the ranks of the other host need: one message for up to
-    16 steps, with 4 rows at least."""
+    """The messages of a host in a step, if keepers sent each other the rows for the other host's ranks.
+
+    There is one message for up to 16 steps, with 4 rows at least.
+    """
     rows = told["trainers"] * told["rows"] / told["hosts"] ** 2
     steps = next((steps for steps in (1, 2, 4, 8) if steps * rows >= 4), 16)
     return float((told["hosts"] - 1) / steps)
@@ -305,8 +307,9 @@ def beside_the_plan(prefetch: int) -> dict[str, Callable[[Result], str]]:
 
 
 def main() -> int:
-    # per_host: the most ranks on a host; there are two hosts at least. rows, row_bytes: of one rank's batch. batches: of all
-    # ranks together, in an epoch. cached_hosts: of the jobs with cache="job", which have two ranks on each host. pace_ms: a rank sleeps for it after each of its paced_steps. program: scale_job; "": build it.
+    # per_host: the most ranks on a host; there are two hosts at least. rows, row_bytes: of one rank's batch.
+    # batches: of all ranks together, in an epoch. cached_hosts: of the jobs with cache="job", with two ranks on each host.
+    # pace_ms: a rank's sleep after each of its paced_steps. program: scale_job; "": build it.
     settings = {
         "trainers": [8, 32, 128, 256],
         "per_host": 32,

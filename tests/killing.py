@@ -26,10 +26,13 @@ from launched import Launched, start_launcher
 
 EPOCHS, STEPS, ROWS, EVERY = 3, 100, 12, 3
 
-# Of a fault: what happens to a rank when it has made so many steps since it began. It gets SIGKILL at the end of a step, when it has
-# written its part of a set, before or after the rename that makes a set current, or at any time. Or SIGUSR1. Or the disk is full from
-# then on, and it gets SIGKILL seven steps later. Or it gets SIGSTOP, which only the launcher ends. Or the host of the last rank is cut
-# off until the next attempt.
+# The kinds of faults. A fault happens to a rank a number of steps after the rank's start:
+# - SIGKILL: at the end of a step, after the rank has written its part of a set, before or after the rename that
+#   makes a set current, or at any time.
+# - SIGUSR1.
+# - The disk is full from then on. The rank gets SIGKILL seven steps later.
+# - SIGSTOP, which only the launcher ends.
+# - The host of the last rank is cut off until the next attempt.
 KINDS = ("step", "sync", "before the rename", "full disk", "after the rename", "any time", "signal")
 LAUNCHED = ("stop", *(kind for kind in KINDS if kind != "signal"))  # after a signal the launcher ends, too
 ON_HOSTS = ("cut", *LAUNCHED)
@@ -267,11 +270,11 @@ def same(trained: Trained, whole: Trained) -> None:
 
 
 def same_after_all(trained: Trained, whole: Trained, kills: list[tuple[str, int, int, int]]) -> None:
-    """Asserts that each kill has ended an attempt, the last of them behind the first epoch, and then the same as same()."""
+    """Asserts that each kill has ended an attempt, the last of them after the first epoch. Then asserts same()."""
     assert len(trained.begun) == len(kills) + 1 and max(trained.begun) >= STEPS * 3 // 2, trained.begun
     if os.geteuid() == 0:  # only root can make a disk that is full
         assert "No space left on device" in trained.output, trained.output
-    # The launcher finds a stopped rank. Except: other ranks find it first if they wait for it in this library.
+    # The launcher finds a stopped rank, unless other ranks wait for it in this library. Then they find it first.
     found = rf"horovod-data-run: .*(no sign of life for|has waited) {SILENT_SECONDS} s.*Attempt"
     assert len(re.findall(found, trained.output)) == sum(kind == "stop" for kind, *_ in kills), trained.output
     same(trained, whole)

@@ -21,12 +21,12 @@ struct CheckpointState {
   uint64_t epoch_id = 0;  // differs between epochs, also of different runs
   uint64_t snapshot = 0;  // dynamic: differs between snapshots
   uint64_t trainers = 0;
-  std::string mode;                   // batch and schedule
-  uint64_t pulled = 0;                // elements that the input iterator has yielded
-  bool replay = false;                // the iterator can't be saved: a restore runs the pipeline again
-  uint64_t number = 0;                // of the iterator, among the iterators of its dataset
-  uint64_t fingerprint = 0;           // of the elements that the iterator has yielded
-  std::vector<std::string> iterator;  // its own state
+  std::string mode;                                   // batch and schedule
+  uint64_t pulled = 0;                                // elements that the input iterator has yielded
+  bool replay = false;                                // the iterator can't be saved: a restore runs the pipeline again
+  uint64_t number = 0;                                // of the iterator, among the iterators of its dataset
+  uint64_t fingerprint = 0;                           // of the elements that the iterator has yielded
+  std::vector<std::string> iterator;                  // its own state
   std::deque<std::pair<uint64_t, Columns>> elements;  // with their numbers: elements that some trainer had not taken
   std::vector<uint64_t> taken_since;  // dynamic: taken by this trainer, or by any trainer before an earlier restore
   Cutter::Model model;

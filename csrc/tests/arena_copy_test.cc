@@ -12,7 +12,8 @@
 namespace hvdata {
 namespace {
 
-// Sizes around the limit, with and without a rest, from aligned and odd addresses. All bytes are copied, and none beyond them is changed.
+// Sizes around the limit, with and without a rest, from aligned and odd addresses. All bytes are copied, and none
+// beyond them is changed.
 TEST(CopyOut, CopiesEveryByteAndNoOther) {
   constexpr size_t kSlack = 256, kRoom = 2 * kPastCaches + (4 << 20) + 4096;
   std::vector<char> from(kRoom + kSlack);

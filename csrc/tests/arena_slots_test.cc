@@ -68,8 +68,8 @@ TEST(Slots, AListThatMakesNoSenseEnds) {
   EXPECT_EQ(Returned(slots.get()).size(), Slots::kCount) << "a circle";
 }
 
-// A lender uses slots for three others, and takes back those that all have dropped. Each use writes a new note into the slot. Another
-// note there means that it was overwritten too early.
+// A lender uses slots for three others, and takes back those that all have dropped. Each use writes a new note into the
+// slot. Another note there means that it was overwritten too early.
 constexpr int kOthers = 3;
 constexpr uint32_t kSlots = 64;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole job with cache="job" in one process. Readers run the dealer of deal/, keepers that of cache/. A thread for each
-// member delivers what was sent to it: in order from each sender and channel, at random among these.
+// A whole job with cache="job" in one process. Readers run the dealer of deal/, keepers that of cache/. A thread for
+// each member delivers what was sent to it: in order from each sender and channel, at random among these.
 #pragma once
 
 #include <gtest/gtest.h>

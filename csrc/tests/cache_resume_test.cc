@@ -188,7 +188,8 @@ TEST(CacheState, AVerifiedEpochGoesOn) {
   ExpectTheAccountGoesOn(Saving(plan::Batch::kPerRank), 1);
 }
 
-// The steps before the checkpoint leave out what does not divide by 4. The later ones leave out nothing, on 3 or 4 ranks.
+// The steps before the checkpoint leave out what does not divide by 4. The later ones leave out nothing, on 3 or 4
+// ranks.
 TEST(CacheState, AVerifiedEpochThatDropsRowsGoesOn) {
   CacheJob::Options options = Saving(plan::Batch::kGlobal);
   options.remainder = plan::Remainder::kDrop;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole jobs of every shape: readers of random lengths, trainers at random speeds, and what each trainer is to get.
+// Whole jobs of every shape: readers of random lengths, trainers at random speeds, and the shares that each trainer
+// must get.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,7 @@ inline void Dawdle(std::mt19937* random) {
 
 inline void Append(Numbers* all, const Numbers& more) { all->insert(all->end(), more.begin(), more.end()); }
 
-// What one reader has to deal: elements [begin, end) of its epoch, its next step being number `turn`.
+// The part of an epoch that one reader must deal: elements [begin, end). Its next step has the number `turn`.
 struct Stretch {
   uint64_t begin = 0, end = 0, turn = 0;
 };
@@ -32,8 +33,8 @@ inline std::vector<Stretch> Whole(const Lengths& lengths) {
   return all;
 }
 
-// Each trainer's shares, as the documentation describes them: in round k every reader that has a whole step left deals its
-// k-th. What is left after that is dealt like cards, reader 0's first.
+// Each trainer's shares, as the documentation describes them. In round k every reader that has a k-th whole step deals
+// it. Then the leftovers are dealt one to each trainer in turn, those of reader 0 first.
 inline std::vector<Numbers> Expected(const Job::Options& options, uint64_t epoch, std::vector<Stretch> readers) {
   const bool per_rank = options.batch == plan::Batch::kPerRank;
   const auto n = static_cast<size_t>(options.trainers);
@@ -65,7 +66,8 @@ inline std::vector<Numbers> Expected(const Job::Options& options, uint64_t epoch
 
 class AnyJob : public testing::TestWithParam<unsigned> {
  protected:
-  // One to three readers, which train or are dedicated. Readers that share trainers have per-rank batches or global ones.
+  // One to three readers, which train or are dedicated. Readers that share trainers have per-rank batches or global
+  // ones.
   static Job::Options Shape() {
     const unsigned seed = GetParam();
     Job::Options options;
@@ -134,7 +136,7 @@ class AnyJob : public testing::TestWithParam<unsigned> {
     });
     return saved;
   }
-  // A new job goes on from there and gives every trainer the rest of `expected`.
+  // A new job resumes from there and gives every trainer the rest of `expected`.
   static void GoOn(const Job::Options& options, const Lengths& lengths, Saved saved,
                    const std::vector<Numbers>& expected) {
     Job job(options, Of({lengths, lengths}));

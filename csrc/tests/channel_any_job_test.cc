@@ -68,12 +68,13 @@ TEST_P(ReadersJob, ReadersThatFailAndTheOthersGoOn) {
   });
 }
 
-// Every rank has taken some, one or the other a little more, and saves; a new job goes on.
+// Every rank has taken some steps, and one or the other a few more. All save, and a new job resumes.
 TEST_P(ReadersJob, SavedByAllAndGoneOnWith) {
   const Job::Options options = Shape();
   const Lengths lengths = RandomLengths(options.readers, 10);
   const std::vector<Numbers> expected = Expected(options, 1, Whole(lengths));
-  // A rank that takes nothing has not begun: a reader that trains waits until its own rank has, and any with prefetch=1 until all have.
+  // A rank that takes nothing has not begun. A reader that trains waits for its own rank. With prefetch=1, any reader
+  // waits for all ranks.
   const uint64_t base =
       std::max<uint64_t>(random_() % (expected[0].size() + 1), options.dedicated && options.prefetch > 1 ? 0 : 1);
   const auto taken = [&](size_t t) {
@@ -82,8 +83,8 @@ TEST_P(ReadersJob, SavedByAllAndGoneOnWith) {
   GoOn(options, lengths, Save(options, lengths, taken), expected);
 }
 
-// With as wide a window as "auto" may come to, after which that begins with two steps again: some ranks are farther ahead of others
-// than the new window, in which some reader may have no step for them.
+// The window is as wide as "auto" can make it. After a restore, "auto" begins with two steps again. So some ranks are
+// ahead of others by more than the new window, and some reader may have no step for them in it.
 TEST_P(ReadersJob, SavedByAllFarApartAndGoneOnWith) {
   Job::Options options = Several();
   options.readers = 2 + static_cast<int>(GetParam() % 3);
@@ -103,7 +104,7 @@ TEST_P(ReadersJob, SavedByAllFarApartAndGoneOnWith) {
   GoOn(later, lengths, Save(options, lengths, taken), expected);
 }
 
-// All stand at the same step; rank 0 alone saves and restores, and may do it on another number of ranks.
+// All ranks are at the same step. Rank 0 alone saves and restores, also on another number of ranks.
 TEST_P(ReadersJob, SavedByRankZeroAlone) {
   Job::Options options = Shape();
   const Lengths lengths = RandomLengths(options.readers, 14);
@@ -114,7 +115,7 @@ TEST_P(ReadersJob, SavedByRankZeroAlone) {
   const bool others = GetParam() % 2 == 1 && whole > 0;
   const uint64_t base = random_() % ((others ? whole : before[0].size()) + 1);
   Saved saved = Save(options, lengths, [&](size_t) { return base; }, true);
-  if (saved.states[0].kind == SinkState::kUnused) return;  // nobody took anything
+  if (saved.states[0].kind == SinkState::kUnused) return;  // no rank took anything
   if (!others) return GoOn(options, lengths, saved, before);
   options.trainers += 1;
   std::vector<Stretch> rest = Whole(lengths);
@@ -126,8 +127,8 @@ TEST_P(ReadersJob, SavedByRankZeroAlone) {
   GoOn(options, lengths, saved, Expected(options, 1, rest));
 }
 
-// Saved by rank 0 alone when some readers have dealt one step more than others, none perhaps: what the other rank thinks of their turns
-// and what the readers do with its limits must not go in a circle.
+// Rank 0 alone saves when some readers, or none, have dealt one step more than others. The other rank's view of their
+// turns and the readers' use of its limits must not make a circular wait.
 TEST_P(ReadersJob, OneRankAloneIsRestoredWithinARound) {
   Job::Options options = Several();
   options.dedicated = true;
@@ -187,7 +188,7 @@ TEST_P(ReadersJob, DynamicEpochsSavedAndGoneOnWith) {
   EXPECT_EQ(all, expected);
 }
 
-// A rank that takes one and then sleeps, for as long as the others need for all the rest.
+// A rank takes one step, and then sleeps until the other ranks have taken all the rest.
 TEST_P(ReadersJob, ADynamicRankThatSleepsHoldsNobody) {
   Job::Options options = Shape();
   options.schedule = plan::Schedule::kDynamic;

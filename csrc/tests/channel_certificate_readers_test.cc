@@ -77,7 +77,7 @@ TEST(CertificateOfKeepers, IsThatOfOneKeeperOfAll) {
   EXPECT_NE(of_parts.Record(false).find("\"readers\": 1,"), std::string::npos);
 }
 
-// Beyond the list of elements too: every row counts, and so does its place.
+// Also beyond the list of elements, every row and its place count.
 TEST(CertificateOfReaders, CountsBeyondTheList) {
   const proof::Digest whole = Of({kEven, kOdd}, 2).all.delivered;
   EXPECT_EQ(whole.rows, 9u);
@@ -93,7 +93,7 @@ TEST(CertificateOfReaders, CountsBeyondTheList) {
   EXPECT_NE(Of({kOdd, kEven}, 2).all.delivered.order, whole.order);
 }
 
-// What a reader that has no part of its own yields comes several times, and each of them is delivered once.
+// If the readers have the same data, each element is yielded several times. Each copy is delivered once.
 TEST(CertificateOfReaders, AsksWhetherTheyReadTheSame) {
   const struct {
     std::vector<Rows> readers;
@@ -143,7 +143,7 @@ TEST(CertificateOfReaders, IsNotCompleteWhereOneHadAnUnverifiedRunBefore) {
   }
 }
 
-// Ranks that only an earlier run had are counted, and are none of this run's.
+// Ranks that only an earlier run had are counted. They are not ranks of this run.
 TEST(CertificateOfReaders, CountsTheRanksOfEarlierRuns) {
   proof::Report report = ReportOf(kAll);
   report.ranks = {0, 1, 2}, report.rows = {5, 6, 7}, report.steps = {1, 2, 3};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole verified jobs, and what is done to their shares on the way: whatever it is, it is found, and nothing else is.
+// Whole verified jobs, and damage to their shares on the way. Each kind of damage is found, and there is no false
+// finding.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,11 +27,11 @@ enum class Harm { kAlter, kDrop, kDouble, kSwap, kLoseRow, kDoubleRow };
 
 struct Injection {
   Harm harm;
-  int to;        // whose share; dynamic: whoever gets it
+  int to;        // whose share; dynamic: the share of any trainer
   uint64_t nth;  // of its shares; dynamic: of all
 };
 
-// A trainer that it met, and its step.
+// A trainer that the damage affects, and its step.
 struct Met {
   int trainer;
   std::set<uint64_t> steps;
@@ -38,7 +39,8 @@ struct Met {
 
 class Injected : public testing::TestWithParam<unsigned> {};
 
-// One share of an epoch is harmed. Swapped: with the next one that goes to another trainer. False: it was given back unused.
+// One share of an epoch is damaged. Swapped: with the next share of another trainer. False: the share was given back
+// unused.
 bool RunInjected(unsigned seed, bool* by_step) {
   std::mt19937 random(seed);
   const auto draw = [&](int from, int to) {
@@ -56,20 +58,21 @@ bool RunInjected(unsigned seed, bool* by_step) {
   if (per_rank && !dynamic) options.readers = draw(1, 2);
   options.remainder = static_cast<plan::Remainder>(draw(0, 2));
   options.rows = draw(1, 4);
-  // Each reader's whole steps, and behind them elements for some trainers only.
+  // Each reader's whole steps, and after them elements for some trainers only.
   const uint64_t steps = 6, its_steps = steps / static_cast<uint64_t>(options.readers);
   const auto trainers = static_cast<uint64_t>(options.trainers), readers = static_cast<uint64_t>(options.readers);
   const uint64_t elements = per_rank ? its_steps * trainers + random() % trainers : its_steps;
   Injection injection{static_cast<Harm>(draw(0, 5)), draw(0, options.trainers - 1), random() % steps};
-  // Of one that is lost the next one tells, or the end: without either the trainer waits, as for any slow reader.
+  // A lost share shows when the next share or the END comes. Without either, the trainer waits, as for any slow reader.
   if (injection.harm == Harm::kDrop) options.prefetch = std::max(options.prefetch, 2 * options.readers);
   if (dynamic) options.prefetch = std::max(options.prefetch, 2);
-  // There nobody knows which element a trainer does not get: a wait, or told as another one's that comes twice (docs/certificate.md).
+  // With dynamic, no process knows which element a trainer misses. The job waits, or reports an element that came twice
+  // (docs/certificate.md).
   if (dynamic && injection.harm == Harm::kDrop) injection.harm = Harm::kLoseRow;
   const int first = options.dedicated ? options.readers : 0;  // member of trainer 0
   std::mutex mu;
   uint64_t count = 0;
-  std::vector<Met> met;  // of two shares that are exchanged both
+  std::vector<Met> met;  // of both shares that are swapped
   BundlePtr held;
   options.tamper = [&](int to, std::vector<std::pair<wire::Header, BundlePtr>>* copies) {
     const std::lock_guard<std::mutex> lock(mu);
@@ -82,14 +85,14 @@ bool RunInjected(unsigned seed, bool* by_step) {
     const auto& data = std::get<wire::Data>(header.message);
     const uint64_t reader = token.element / 10000 % 100;
     met.push_back({trainer, {}});
-    // That it was lost shows when the next one of its reader comes; a copy has a step of its own.
+    // The loss shows when the next share of its reader comes. A copy has a step of its own.
     const uint64_t step = dynamic ? data.step.n : data.turn.n * readers + reader;
     met.back().steps = {step};
     if (injection.harm == Harm::kDrop || injection.harm == Harm::kDouble) met.back().steps.insert(step + 1);
     if (injection.harm == Harm::kDouble) met.back().steps.insert(step + readers);
     const bool of_tail = token.element >= kFiller || token.element % 10000 >= its_steps * trainers;
     if (readers > 1 && of_tail) met.back().steps = {steps, steps + 1};  // two readers' leftovers make two steps at most
-    if (its_other) {  // it comes too late for its own step: it gets what was meant for another
+    if (its_other) {  // its own step is over: it gets the share that another trainer should have
       bundle = held;
       return;
     }
@@ -122,7 +125,7 @@ bool RunInjected(unsigned seed, bool* by_step) {
   job.RunTrainers([&](int t) {
     Iteration epoch(&job, t);
     epoch.Take();
-    if (epoch.outcome.ok()) {  // doubled behind the end: all were done by then, and learn it when they go on
+    if (epoch.outcome.ok()) {  // doubled after the end: all ranks were done, and get the error in the next epoch
       Iteration next(&job, t);
       next.Take();
       epoch.outcome = next.outcome;
@@ -132,7 +135,8 @@ bool RunInjected(unsigned seed, bool* by_step) {
   const std::string record = job.record();  // before the lock: `tamper` takes it while the job holds its own
   const std::lock_guard<std::mutex> lock(mu);
   EXPECT_FALSE(met.empty()) << "seed " << seed << ": nothing was harmed";
-  // Dynamic: what a slow rank has not taken goes back, for others, as its reader has it. Then all is right, and is said to be.
+  // Dynamic: shares that a slow rank has not taken go back and reach other ranks. The reader has them unchanged, so the
+  // epoch is right, and its record says so.
   const bool all_right = std::all_of(texts.begin(), texts.end(), [](const std::string& text) { return text.empty(); });
   if (dynamic && all_right && record.find("\"verdict\": \"complete\"") != std::string::npos) return false;
   const bool copies_or_none = injection.harm == Harm::kDouble || injection.harm == Harm::kDrop;
@@ -144,9 +148,9 @@ bool RunInjected(unsigned seed, bool* by_step) {
       const std::string rank = "rank " + std::to_string(trainer) + " on node" + std::to_string(trainer) + "\\b";
       if (!std::regex_search(text, std::regex(rank))) continue;
       named = named || std::regex_search(text, std::regex("step (" + numbers + ")\\b"));
-      // Two words that name the rank and not the share's step. It counts itself what has come when the END does, which may be before
-      // its reader knows: it names the step that it has come to. And a copy of the last share is a share of no step: of that, too,
-      // only the count tells, with the steps that the rank has had.
+      // Two findings name the rank and not the share's step. If the rank counts its shares at the END before its reader
+      // does, it names its own last step. A copy of the last share belongs to no step, so only the count of the rank's
+      // steps shows it.
       by_count = by_count || (copies_or_none && text.find("shares of this epoch, and ") != std::string::npos);
       by_count = by_count || (injection.harm == Harm::kDrop && text.find(", are lost") != std::string::npos);
       by_count = by_count ||
@@ -174,7 +178,7 @@ TEST_P(Injected, IsFoundOnEveryRank) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, Injected, testing::Range(0u, 10u));
 
-// Every shape of a job, left alone: no false alarm, and the record says what there was.
+// Every shape of a job without damage: no false alarm, and a complete record.
 class LeftAlone : public AnyJob {};
 
 TEST_P(LeftAlone, IsCertified) {
@@ -193,7 +197,7 @@ TEST_P(LeftAlone, IsCertified) {
   const uint64_t dropped =
       options.remainder == plan::Remainder::kDrop ? all % static_cast<uint64_t>(options.trainers) : 0;
   std::string record = job.record();
-  for (int i = 0; record.empty() && i < 600; ++i) {  // where a rank was held up, the others end without it
+  for (int i = 0; record.empty() && i < 600; ++i) {  // if a rank was delayed, the others end without it
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     record = job.record();
   }
@@ -237,7 +241,7 @@ class CertifierTest : public testing::Test {
   Certifier certifier_{&world_, [this](int, wire::Header, const Share*) { ++told_; }, file_};
 };
 
-// An error of Python's has its traceback with it.
+// An error of Python includes its traceback.
 TEST(Certificate, IsOneLine) {
   const Certificate certificate({{0, OfReader(0, "ValueError: bad row\nTraceback (most recent call last):\n  ...")}});
   EXPECT_EQ(certificate.Line(),
@@ -249,7 +253,7 @@ TEST(Certificate, IsOneLine) {
   EXPECT_EQ(record.find('\n'), std::string::npos) << record;
 }
 
-// It breaks off what the others deal, whichever of them it is.
+// A failing reader ends the epoch of all readers, whichever reader it is.
 TEST(Certificate, SaysTheErrorOfTheReaderThatHadOne) {
   for (const int failed : {0, 1, 2}) {
     std::map<int, proof::Report> reports;
@@ -265,7 +269,7 @@ TEST(Certificate, SaysTheErrorOfTheReaderThatHadOne) {
             std::string::npos);
 }
 
-// What a killed job or a full disk has left of a line takes no other one with it.
+// A killed job or a full disk may leave half a line. The next line must not be lost with it.
 TEST_F(CertifierTest, BeginsALineOfItsOwn) {
   certifier_.OnChannel(true);
   for (const char* before : {"", "{\"certificate\": 2}\n", "{\"certif"}) {
@@ -279,8 +283,8 @@ TEST_F(CertifierTest, BeginsALineOfItsOwn) {
   }
 }
 
-// Opening a pipe that nobody reads takes for ever, as does any file of a file system that hangs. No thread that delivers a report
-// waits for it: trainers hear that the epochs were right, and the records are there.
+// Opening a pipe without a reader blocks for ever, as does any file of a file system that hangs. No thread that
+// delivers a report waits for the file. Trainers get the verdicts, and the records exist.
 TEST_F(CertifierTest, NobodyWaitsForAFileThatHangs) {
   ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
   certifier_.OnChannel(true);
@@ -296,7 +300,7 @@ TEST_F(CertifierTest, NobodyWaitsForAFileThatHangs) {
   close(in);
 }
 
-// The record of millions of elements takes a second, in which nothing would be delivered.
+// Making the record of millions of elements takes a second. Delivery must not stop for so long.
 TEST_F(CertifierTest, AThreadThatDeliversMakesNoRecord) {
   proof::Report report = OfReader(0, "");
   report.listed.assign(1 << 20, 7);
@@ -312,7 +316,7 @@ TEST_F(CertifierTest, AThreadThatDeliversMakesNoRecord) {
   EXPECT_EQ(TextOf(file_), record);
 }
 
-// A job that makes a channel for each epoch, say, makes millions.
+// A job that makes a channel for each epoch may make millions of channels.
 TEST(CertifierOfTwo, ForgetsChannels) {
   const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
   Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
@@ -334,7 +338,7 @@ TEST(CertifierOfTwo, ForgetsChannels) {
   EXPECT_NE(records.front().find("\"channel\": \"channel35\""), std::string::npos);
 }
 
-// An epoch that resumes may have its finding from the checkpoint. No rank has raised it in this run.
+// A resumed epoch may have its finding from the checkpoint. No rank has raised that error in this run.
 TEST(CertifierOfTwo, AFindingOfAnEarlierRunIsAnErrorOnEveryTrainer) {
   const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
   std::vector<std::string> errors;
@@ -358,7 +362,7 @@ TEST(Certificate, ItsTextsAreQuoted) {
       << record;
 }
 
-// A channel of the same name may have followed, and have come further, when an old one's iterator goes.
+// An old channel's iterator may be released when a later channel of the same name has come further.
 TEST_F(CertifierTest, TheLastRecordIsTheNewestChannels) {
   const auto last = [&](uint32_t channel, uint64_t epoch, uint64_t number) {
     proof::Report report = OfReader(0, "");
@@ -373,7 +377,7 @@ TEST_F(CertifierTest, TheLastRecordIsTheNewestChannels) {
   EXPECT_EQ(last(2, 2, 8), "\"epoch\": 8,");
 }
 
-// Who reads a report makes lists as long as its highest rank.
+// A program that reads a report makes lists as long as its highest rank.
 TEST(Report, ARankThatNoJobHasIsRefused) {
   proof::Report report;
   for (const bool sound : {true, false}) {
@@ -384,7 +388,7 @@ TEST(Report, ARankThatNoJobHasIsRefused) {
   }
 }
 
-// On one host all ranks had come to their end when they saved, on the other they had not: nothing is left of the first one's account.
+// The ranks of one host saved at their end, those of the other before it. The account of the first host is not used.
 TEST(CertifierOfTwo, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
   for (const int over : {0, 1}) {
     const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});

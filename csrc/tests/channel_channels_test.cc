@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes for a channel before it is made, or when it is gone; and what is known of channels that are gone.
+// Messages for a channel before it is made or after it is gone, and the records of channels that are gone.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -46,7 +46,7 @@ class ChannelsTest : public testing::Test {
   Channels channels_;
 };
 
-// The channel is there, and DeliverEarly, which waits for its turn, has not been called yet.
+// The channel exists, but DeliverEarly, which waits for its turn, has not been called yet.
 TEST_F(ChannelsTest, ALiveOpenDoesNotOvertakeAKeptRestore) {
   Restores(1, 0);
   const std::shared_ptr<Source> source = Add(1);
@@ -77,7 +77,8 @@ TEST_F(ChannelsTest, WhatComesForOneThatIsGoneIsDropped) {
   EXPECT_EQ(channels_.FindSource(1), nullptr);
   EXPECT_TRUE(channels_.All().empty());
   for (const int trainer : {0, 1}) Come(1, trainer, wire::Open{LaneStep(2)});
-  const std::shared_ptr<Source> source = Add(1);  // never so in a job, where a number is one channel's
+  // In a job this does not happen, because a number belongs to one channel.
+  const std::shared_ptr<Source> source = Add(1);
   channels_.DeliverEarly(1);
   EXPECT_EQ(NextEpoch(source.get()), 0);
 }
@@ -86,7 +87,7 @@ TEST_F(ChannelsTest, AChannelThatAllHaveLeftEnds) {
   const std::shared_ptr<Source> source = Add(1);
   for (const int member : world_.group_trainers) channels_.OnDeparted(member);
   EXPECT_EQ(NextEpoch(source.get()), -1);
-  channels_.OnDeparted(0);  // the reader itself, nobody's trainer
+  channels_.OnDeparted(0);  // the reader itself, which is no trainer
 }
 
 TEST_F(ChannelsTest, AccountsOutliveTheirChannels) {
@@ -120,7 +121,8 @@ TEST_F(ChannelsTest, LooksAtTheSameTimeKeepTheLastAccount) {
   EXPECT_EQ(wrong, 0u);
 }
 
-// Which is a matter of the order in which they were made, the same on all processes, and not of when they go.
+// The order in which the channels were made decides. It is the same on all processes. The order of their release is
+// not.
 TEST_F(ChannelsTest, OfChannelsWithoutANameTheLastAreKnown) {
   Add(1, "train");
   for (uint32_t number = 2; number < 102; ++number) {

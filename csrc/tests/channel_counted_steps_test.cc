@@ -9,7 +9,8 @@
 namespace hvdata {
 namespace {
 
-// Trainers that count their steps leave when they have had them: with `elements`, as tf.data counts, or as the epoch before had.
+// Trainers that count their steps leave after the last one. They count with `elements`, as tf.data does, or like the
+// epoch before.
 class CountedStepsTest : public SourceTest {
  protected:
   void Make(int64_t elements) {
@@ -29,7 +30,7 @@ class CountedStepsTest : public SourceTest {
       if (go) source_->Depart(t);
     }
   }
-  // Both trainers take two steps of two elements each, and leave; of one that goes, too, when it has.
+  // Both trainers take two steps of two elements each, and leave. A trainer that departs does so after its steps, too.
   void TakeTwoAndLeave(uint64_t epoch, bool go = false) {
     Open(epoch);
     source_->Start({});
@@ -84,7 +85,7 @@ TEST_F(CountedStepsTest, AnEpochIsAsLongAsTheOneBefore) {
   source_->End();
   TakeTwoAndLeave(3);
   EXPECT_EQ(source_->Await(), Task::kPull);
-  source_->Deal(MakeStep(2, 2));  // it is longer after all
+  source_->Deal(MakeStep(2, 2));  // the epoch is longer than expected
   EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
 }
@@ -122,7 +123,7 @@ TEST_F(CountedStepsTest, WhoHasWaitedBeforeTheOthersLeftDoesNotAskAgain) {
   source_->End();
 }
 
-// The reader is ahead of the ranks: what it has dealt says nothing about what they have had.
+// The reader is ahead of the ranks, so the number of dealt steps does not say how many they have taken.
 TEST_F(CountedStepsTest, AnEpochThatIsBrokenOffWhenAllIsDealtIsLeft) {
   for (const auto schedule : {plan::Schedule::kStatic, plan::Schedule::kDynamic}) {
     ChannelConfig config;

@@ -26,7 +26,7 @@ uint64_t DealAll(Lanes* lanes, int shares, uint64_t bytes) {
   return dealt;
 }
 
-// What grows on the way would be more than the trainer's window is made for.
+// Shares that grow during the epoch would exceed the trainer's window.
 TEST(CreditTest, StaticLanesStopAtTheBytes) {
   Recorder recorder;
   const auto lanes = StaticLanesOf(2, 64, false, &recorder, 1000);

@@ -61,7 +61,7 @@ TEST_F(DynamicLanesTest, NothingIsPulledWhileSomethingWaits) {
   EXPECT_FALSE(lanes_->HasCredit(1)) << "element 1 has no lane yet";
 }
 
-// What a trainer says is not believed beyond what was sent to it.
+// A trainer's numbers are accepted only up to the steps that were sent to it.
 TEST_F(DynamicLanesTest, NobodyHasTakenWhatWasNotSent) {
   Recorder recorder;
   const std::shared_ptr<Lanes> lanes = DynamicLanesOf(2, &recorder);
@@ -72,7 +72,7 @@ TEST_F(DynamicLanesTest, NobodyHasTakenWhatWasNotSent) {
   EXPECT_EQ(recorder.Take(), (Texts{"0 took 0", "0 took 1"}));
   lanes->Deal(MakeStep(2, 0));
   EXPECT_EQ(recorder.Take(), (Texts{"0<2:2"})) << "nothing is passed over";
-  lanes->Recalled(0, LaneStep(~0ull), LaneStep(~0ull));  // nobody asked
+  lanes->Recalled(0, LaneStep(~0ull), LaneStep(~0ull));  // there was no recall
   EXPECT_EQ(recorder.Take(), Texts());
   lanes->Taken(0, LaneStep(~0ull), LaneStep(4));
   EXPECT_EQ(recorder.Take(), (Texts{"0 took 2"}));
@@ -83,8 +83,8 @@ TEST_F(DynamicLanesTest, NobodyHasTakenWhatWasNotSent) {
   EXPECT_EQ(lanes->Untaken().size(), 0u);
 }
 
-// Trainers behind queues of messages in both directions, at random speeds. Some close early, be it while they wait, or stop waiting.
-// One never takes anything once the source is exhausted.
+// Trainers with queues of messages in both directions, at random speeds. Some close early, also while they wait, or
+// stop waiting. One trainer takes nothing once the source is exhausted.
 class DynamicSimulation : public testing::TestWithParam<unsigned> {};
 
 TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
@@ -115,7 +115,7 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
     trainer.leaves_waiting = below(4) == 0;
   }
   trainers[0].sleeps = n > 1 && below(2) == 0;
-  Trainer& stays = trainers[n > 1 ? 1 : 0];  // somebody is there to the end
+  Trainer& stays = trainers[n > 1 ? 1 : 0];  // one trainer stays to the end
   stays.leaves_after = ~0ull;
   stays.leaves_waiting = false;
   std::vector<int> seen(elements, 0), told(elements, 0);

@@ -26,7 +26,8 @@ class GroupedJob : public AnyJob {
     }
     return members;
   }
-  // Trainer t's shares: those of its own reader, as far as the shortest goes (drop) or the longest (fillers).
+  // Trainer t's shares are those of its own reader: up to the end of the shortest epoch (drop) or of the longest
+  // (fillers).
   static std::vector<Numbers> SharesOf(uint64_t epoch, const Job::Options& options, const Lengths& lengths) {
     std::vector<Numbers> shares(static_cast<size_t>(options.trainers));
     const auto members = Members(options);
@@ -101,7 +102,7 @@ TEST_P(GroupedJob, AHostThatLeavesHoldsNobody) {
       }
       EXPECT_FALSE(iteration.Take());
       EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
-      if (epoch != 1 && (epoch == 2 || for_good)) continue;  // how far it goes depends on who has left
+      if (epoch != 1 && (epoch == 2 || for_good)) continue;  // its last step depends on which ranks have departed
       EXPECT_EQ(iteration.numbers, SharesOf(epoch, options, lengths)[static_cast<size_t>(t)]) << "trainer " << t;
     }
   });
@@ -122,8 +123,8 @@ TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
   const uint64_t spread = base + window <= shortest ? window : 1;
   const auto taken = [&](size_t t) {
     const bool sees_the_end = base == expected[t].size() && t % 2 == 0;
-    // A reader begins when one of its ranks does, one that trains when its own does: a rank that takes nothing keeps others from
-    // seeing that there is nothing.
+    // A dedicated reader begins when one of its ranks does. A reader that trains begins when its own rank does. So a
+    // rank that takes nothing keeps the other ranks from seeing that no element is left.
     return sees_the_end ? ~0ull
                         : std::max<uint64_t>(base + t % spread, options.dedicated && !expected[t].empty() ? 0 : 1);
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole job in one process: every member has its Sink, its Source and a dealer with a made-up pipeline, as its roles
-// say, and a thread that delivers what was sent to it, by itself too: in order from each sender, at random among senders.
+// A whole job in one process. Each member has a Sink, a Source and a dealer with a made-up pipeline, as its roles
+// require. A thread for each member delivers the messages to it, also its own: in order from each sender, and at random
+// among senders.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,8 +30,8 @@
 
 namespace hvdata {
 
-// `readers` readers that train too, or `dedicated` readers in front of the trainers. `grouped`: each reader has trainers of
-// its own, the next ones in order, of which it is the first where it trains.
+// `readers` readers that train too, or `dedicated` readers in front of the trainers. `grouped`: each reader has its own
+// trainers, which follow in order. A reader that trains is the first of its trainers.
 inline World MakeWorld(int self, int trainers, int readers, bool dedicated, bool grouped = false) {
   std::vector<Member> members;
   for (int r = 0; dedicated && r < readers; ++r) {
@@ -60,11 +61,11 @@ class Job {
     bool on_error_continue = false;
     plan::Schedule schedule = plan::Schedule::kStatic;
     int prefetch = 2;
-    bool fits_itself = false;  // the window, of which `prefetch` says nothing then
+    bool fits_itself = false;  // the window grows by itself, and `prefetch` is not used
     unsigned seed = 0;
     double stall = 15, timeout = 20;
-    bool verify = true;  // every other seed: a trainer that never ends its epoch holds up the others for seconds
-    // What happens on the way to a share: the copies of it that come, of which this may be changed into others.
+    bool verify = true;  // every other seed, because a trainer that never ends its epoch delays the others for seconds
+    // Called for each share on its way. The list holds the copies that arrive, and the function may change it.
     std::function<void(int to, std::vector<std::pair<wire::Header, BundlePtr>>*)> tamper;
   };
   using Pipeline = JobDealer::Pipeline;
@@ -137,7 +138,7 @@ class Job {
     return records.empty() ? "" : records.front();
   }
 
-  // The trainer uses the channel no more.
+  // The trainer no longer uses the channel.
   void Leave(int trainer) {
     Node& node = NodeOf(trainer);
     if (node.left.exchange(true)) return;
@@ -166,7 +167,7 @@ class Job {
     std::atomic<bool> left{false};
     std::mutex mu;
     std::condition_variable changed;
-    std::map<int, std::deque<Item>> inbox;  // by sender; none is empty
+    std::map<int, std::deque<Item>> inbox;  // by sender; no queue is empty
     bool stop = false;
   };
 

@@ -27,12 +27,13 @@ inline uint64_t Number(uint64_t epoch, int reader, uint64_t k) {
   return epoch * 1000000 + static_cast<uint64_t>(reader) * 10000 + k;
 }
 
-// Added to a number: an empty or padding share on the model of this element. Alone: of a step that its reader has not.
+// Added to a number: an empty or padding share on the model of this element. Alone: a share of a step for which its
+// reader has no element.
 constexpr uint64_t kFiller = 1000000000;
 
 class JobDealer {
  public:
-  // Element k of an epoch of a reader: OK, or *end, or an error. `cancelled`: nobody needs it any more.
+  // Element k of an epoch of a reader: OK, or *end, or an error. `cancelled`: no trainer needs the element any more.
   using Pipeline =
       std::function<Outcome(int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>& cancelled, bool* end)>;
 
@@ -154,7 +155,7 @@ class JobDealer {
     share->hash = hash.hash;
     return share;
   }
-  // Of a single element all shares are its rows; of several each has one share.
+  // A single element is cut into shares. Of several elements, each is one share.
   static void AddHashes(Step* step) {
     step->hashes.elements.resize(step->elements.size());
     for (size_t i = 0; i < step->shares.size(); ++i) {

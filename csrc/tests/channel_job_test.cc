@@ -111,14 +111,15 @@ TEST_P(OneShape, ATrainerThatLeavesHoldsNobody) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       if (t == leaver && epoch == 1) {
         Iteration last(&job, t);
-        EXPECT_TRUE(last.Take(1) || dynamic);  // under dynamic the others may have been quicker
+        EXPECT_TRUE(last.Take(1) || dynamic);  // with dynamic, the other ranks may have been quicker
         total += last.numbers.size();
         if (GetParam() % 2) return job.Leave(t);  // in mid-epoch, without a CLOSE
         break;
       }
       Iteration iteration(&job, t);
       while (iteration.Take(1)) {
-        if (dynamic) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // so that the others get some too
+        // So that the other ranks get shares, too.
+        if (dynamic) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
       total += iteration.numbers.size();
@@ -129,11 +130,12 @@ TEST_P(OneShape, ATrainerThatLeavesHoldsNobody) {
   EXPECT_EQ(total, dynamic ? readers * 3 * 8 : readers * 8 * (3 * (n - 1) + 1) + 1);
 }
 
-// Some have seen the end, the others took the last step and have not asked again, or are further behind.
+// Some ranks have seen the end. The others took the last step and have not asked again, or are further behind.
 TEST_P(OneShape, SomeAreExhaustedWhenAllSave) {
   options_.readers = 1;
   options_.verify =
-      options_.verify && GetParam() == 1;  // at the end of such an epoch some wait for the others' word, for seconds
+      // At the end of such an epoch, some ranks wait seconds for a message of the others.
+      options_.verify && GetParam() == 1;
   options_.fits_itself = false;
   const uint64_t length =
       static_cast<uint64_t>(options_.prefetch++);  // the end can be seen though a rank has taken nothing
@@ -187,7 +189,7 @@ TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   EXPECT_NE(first.outcome.message.find("rank 1 on node1 restored a checkpoint"), std::string::npos);
 }
 
-// An epoch's number over all runs: what a checkpoint was saved in counts on in the next run, on every rank.
+// An epoch's number counts over all runs. The next run continues with the number in the checkpoint, on every rank.
 TEST(OneJob, EpochsAreNumberedOverRuns) {
   SinkState state;
   {
@@ -244,7 +246,7 @@ TEST(OneJob, ClosingEverywhereCancelsThePull) {
 
 TEST(OneJob, WhoWaitsForWhom) {
   Job::Options options;
-  options.stall = 2;  // the rank asks after one, and the reader would speak by itself after two
+  options.stall = 2;  // the rank asks after one second; the reader would report by itself after two
   options.timeout = 4;
   Job job(options, Job::Elements(100));
   Iteration alone(&job, 0);

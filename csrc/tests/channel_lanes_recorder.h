@@ -15,8 +15,8 @@ namespace hvdata {
 
 using Texts = std::vector<std::string>;
 
-// A share that says which element and which trainer it is for (-1: any), and of how many rows it is. One of them may be lost
-// on the way, or doubled: its number, or -1.
+// A share that says which element and which trainer it is for (-1: any), and of how many rows it is. One of them may be
+// lost on the way, or doubled: its number, or -1.
 struct Token {
   uint64_t element;
   int trainer;

@@ -85,7 +85,7 @@ class SinkTest : public testing::Test {
   int64_t restores_ = 0;
   std::unique_ptr<Sink> sink_;
   std::function<void(const Header&)> on_send_;  // within Send, under the sink's lock
-  std::function<void(const Header&)> on_sent_;  // behind the lock: what a reader may answer
+  std::function<void(const Header&)> on_sent_;  // without the lock: a test can answer as a reader here
   Arrival arrival_;
   bool end_ = false;
   std::atomic<int> messages_{0}, claims_{0};

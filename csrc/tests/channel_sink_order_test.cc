@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order a sink's messages leave, what becomes of answers that nobody waits for any more, and messages without sense.
+// The order of a sink's messages, answers for which no thread waits any more, and messages without sense.
 #include <random>
 
 #include "channel_sink_fixture.h"
@@ -11,8 +11,8 @@ namespace {
 class SinkOfSchedule : public SinkTest, public testing::WithParamInterface<plan::Schedule> {};
 INSTANTIATE_TEST_SUITE_P(Schedules, SinkOfSchedule, testing::Values(plan::Schedule::kStatic, plan::Schedule::kDynamic));
 
-// One thread takes a share and is just telling the reader so; another one leaves, and then says BYE. The reader would take a
-// TAKEN behind that for a trainer that is still there.
+// One thread takes a share and is about to send TAKEN. Another thread departs and sends BYE. A TAKEN after BYE would
+// make the reader believe that the trainer is still there.
 TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   Make(GetParam());
   SinkIterator iterator;
@@ -21,7 +21,7 @@ TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   Texts before_bye;
   const auto leave = [&] {
     sink_->Depart({kUnavailable, "shut down"});
-    before_bye = Sent();  // here the engine sends BYE, and an op that is dropped RELEASE
+    before_bye = Sent();  // here the engine sends BYE, and a released op sends RELEASE
   };
   const auto data = [&] {
     Data(1, 0);

@@ -45,7 +45,7 @@ class ReadersSinkTest : public SinkTest {
     EXPECT_TRUE(outcome.ok()) << outcome.message;
     return end_ || !outcome.ok() ? -1 : static_cast<int64_t>(TokenOf(arrival_.bundle).element);
   }
-  // Answers every question of the sink to its readers, as soon as it is put, with the reader's number.
+  // Answers every question of the sink to its readers at once, with the reader's number.
   void Answer() {
     on_sent_ = [this](const Header& h) {
       const int64_t request = PlainOf(h.message).a;
@@ -146,7 +146,8 @@ TEST_F(ReadersSinkTest, AnErrorOfOneReaderEndsADynamicEpochHoweverMuchTheOthersH
   EXPECT_EQ(outcome.message, "broken");
 }
 
-// What two readers send on demand: we wait for one share, and the other goes back, so that a slow rank holds nobody.
+// Two readers each send a share on demand. The trainer keeps one, and the other goes back, so that a slow rank delays
+// no other rank.
 TEST_F(ReadersSinkTest, WhatWasAskedOfAnotherReaderAndIsNotNeededGoesBack) {
   MakeReaders(2, plan::Remainder::kDrop, plan::Schedule::kDynamic, 2);
   SinkIterator iterator;
@@ -161,7 +162,7 @@ TEST_F(ReadersSinkTest, WhatWasAskedOfAnotherReaderAndIsNotNeededGoesBack) {
                          }),
             10);
   EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,1", "r1 TAKEN e1 1,1"})) << "no more, for now";
-  Share(0, 1, 0);  // was on its way
+  Share(0, 1, 0);  // it was on its way
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e1 1,1"}));
   EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 1, 0); }), 1);
 }

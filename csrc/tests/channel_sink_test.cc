@@ -7,7 +7,8 @@
 namespace hvdata {
 namespace {
 
-// The verdict on an epoch comes by two ways, of which either may be the first: it must not depend on that who begins the next.
+// The verdict on an epoch comes in two ways, and either may be first. So the error must not depend on which rank begins
+// the next epoch.
 TEST_F(SinkTest, AnEpochThatWasWrongIsAnErrorOnce) {
   const auto wrong = [this](int reader) { Say(reader, 1, wire::Verified{{kDataLoss, "1 row altered"}}); };
   for (const int heard : {0, 1, 2, 3}) {
@@ -18,7 +19,7 @@ TEST_F(SinkTest, AnEpochThatWasWrongIsAnErrorOnce) {
                 kDataLoss);
       wrong(0);
       sink_->Drop(&first);
-    } else if (heard < 3) {  // when the next one is to begin, or in a wait for its first share
+    } else if (heard < 3) {  // when the next epoch is to begin, or in a wait for its first share
       EXPECT_TRUE(Beside([&] { return Next(&first); }, [&] { Data(1, 0); }).ok());
       sink_->Drop(&first);
       Sent();
@@ -29,7 +30,7 @@ TEST_F(SinkTest, AnEpochThatWasWrongIsAnErrorOnce) {
         EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
       }
       continue;
-    } else {  // before it begins: the others are in it, and a reader deals to all that have not left it
+    } else {  // before it begins: the other ranks are in it, and a reader deals to all ranks that have not left it
       for (const int reader : {0, 1}) wrong(reader);
       EXPECT_EQ(Next(&first).code, kDataLoss);
       EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,1", "r1 OPEN e1 0,1", "r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0"}));
@@ -58,7 +59,8 @@ TEST_F(SinkTest, SeveralReadersTakeTurnsAndShareTheWindow) {
   EXPECT_EQ(Sent(), (Texts{"r1 TAKEN e1 1,2", "r2 TAKEN e1 0,0", "r0 TAKEN e1 2,3"}));
 }
 
-// A TAKEN from before the recall that overtakes the RECALLED would grant the reader room for elements nobody asks for.
+// A TAKEN from before the recall that overtakes RECALLED would give the reader credit for elements that no rank
+// requests.
 TEST_F(SinkTest, MessagesLeaveInTheOrderInWhichTheyCameAbout) {
   Make(plan::Schedule::kDynamic);
   SinkIterator iterator;
@@ -86,7 +88,7 @@ TEST_F(SinkTest, TheOldIteratorsEndDoesNotWithdrawTheNewOnesDemand) {
   while (messages_ == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   new_wait = std::async(std::launch::async, [&] { return sink_->Next(&newer, &arrivals[1], &ends[1]); });
   EXPECT_EQ(old_wait.get().code, kFailedPrecondition);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until the newer one waits: nothing tells when
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until the newer iterator waits: no message shows when
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 CLOSE e1 0,0", "r0 OPEN e2 0,2"}));
   Say(0, 2, wire::Recall());
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e2 0,1"}));
@@ -162,7 +164,7 @@ TEST_F(SinkTest, AFailureEndsEveryWaitButNotWhatHasArrived) {
 
 TEST_F(SinkTest, TheTimeLimitNamesTheReason) {
   Make(plan::Schedule::kStatic, 1, 0.1, 3);
-  on_sent_ = [&](const Header& h) {  // a reader in our own process answers at once
+  on_sent_ = [&](const Header& h) {  // a reader in the same process answers at once
     if (Is<wire::Why>(h)) Say(0, h.epoch, wire::Because{"it sleeps"});
   };
   SinkIterator iterator;
@@ -194,7 +196,7 @@ TEST_F(SinkTest, ARestoredIteratorCountsItsStepsAnew) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator;
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
-  Data(1, 1);  // it says nothing before it takes this one
+  Data(1, 1);  // it sends nothing before it takes this share
   EXPECT_TRUE(Next(&iterator).ok());
   const Outcome restored =
       Beside([&] { return sink_->Restore(&iterator, SinkState()); }, [&] { Say(0, 1, wire::State{1, {}}); });

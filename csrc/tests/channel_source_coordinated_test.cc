@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader with trainers of its own, which keeps in step with others.
+// A reader with trainers of its own, which keeps in step with other readers.
 #include "captured_lines.h"
 #include "channel_source_fixture.h"
 
@@ -58,7 +58,7 @@ TEST_F(GroupedTest, AnEpochMayBeOverWhenItBegins) {
       << log;
 }
 
-// Said at the epoch's end, when it is known what this reader had.
+// Sent at the epoch's end, when the number of this reader's steps is known.
 TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
   OpenAll(1);
   Begin(1);
@@ -108,7 +108,7 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
             (Texts{"r0 READY e1 0,2,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
 }
 
-// A state that can't be used: the dealer finishes before it has pulled anything, and must not begin to.
+// A state that can't be used: the dealer finishes before it has pulled an element, and must not begin to pull.
 TEST_F(GroupedTest, NothingIsPulledAfterTheInputIsOver) {
   OpenAll(1);
   Begin(1);
@@ -132,7 +132,7 @@ TEST_F(GroupedTest, ARestoreThatComesTooLateEndsTheEpochForAllReaders) {
   EXPECT_EQ(source_->Await(), Task::kStop);
 }
 
-// The pull that the last one's leaving cancels ends somehow: that is no end for the others.
+// When the last trainer leaves, it cancels the pull. However that pull ends, it does not end the epoch of other hosts.
 TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
   for (const Outcome& outcome : {Outcome(), Outcome(kCancelled, "cancelled")}) {
     const uint64_t epoch = outcome.ok() ? 1 : 2;
@@ -150,7 +150,7 @@ TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
   }
 }
 
-// Its ranks were saved when they had seen the end: another host's, which had not, are to end there too.
+// These ranks saved after they had seen the end. Ranks of another host had not seen it, and must end there, too.
 TEST_F(GroupedTest, AHostThatIsDoneTellsWhereTheEpochEnded) {
   for (int t = 0; t < 2; ++t) {
     source_->OnRestore(t, 1, {"", kAllTaken.n, 1, 3, 0}, t + 1);

@@ -217,8 +217,9 @@ TEST_F(TurnsTest, WhatAFailedReaderLosesIsCounted) {
   }
 }
 
-// Rank 0 alone has restored a state. Rank 1 may think that another reader comes first, and has no room for this one: the reader's
-// first step goes to it nevertheless, and tells it where the lane begins. In the first round too.
+// Rank 0 alone has restored a state. Rank 1 may expect another reader first, and gives this reader no credit. The
+// reader still sends its first step to rank 1, because that shows where the lane begins. This holds in the first round,
+// too.
 TEST_F(TurnsTest, AFirstStepGoesToWhoDoesNotKnowWhereTheLaneBegins) {
   for (const uint64_t turn : {2, 0}) {
     SetUp();

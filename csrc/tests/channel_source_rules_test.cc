@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for a source whoever speaks to it, in whatever order.
+// Rules that hold for a source, whatever messages come in whatever order.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -149,8 +149,8 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
     if (below(4) == 0 && epoch > 0) --epoch;
     if (below(500) == 0) epoch = filler.Number();
     wire::Message message = wire::Filled(below(wire::kKinds), filler);
-    if (std::holds_alternative<wire::Release>(message) && below(20) > 0)  // not everybody is to be gone at once
-      message = wire::Open{LaneStep(below(24))};
+    // So that not all trainers release the channel at once.
+    if (std::holds_alternative<wire::Release>(message) && below(20) > 0) message = wire::Open{LaneStep(below(24))};
     source.Handle(static_cast<int>(below(world.members.size())), MakeHeader(0, epoch, std::move(message)));
     if (step % 16 == 0) std::this_thread::yield();
   }

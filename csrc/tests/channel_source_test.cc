@@ -41,7 +41,8 @@ TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
   EXPECT_EQ(Sent(), (Texts{"0 DATA e2 0,1,0", "1 DATA e2 0,1,0"}));
 }
 
-// It would rather have room for a quarter of them. But who has taken one step may not take more before others get theirs.
+// It would rather have room for a quarter of them. But who has taken one step may not take more before others get
+// theirs.
 TEST_F(SourceTest, RoomForOneStepOfManyIsEnoughInTheEnd) {
   ChannelConfig config;
   config.prefetch = 16;
@@ -78,7 +79,7 @@ TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {
   EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), [&] { return calls > 0; }));
   lock.unlock();
   source_->Shut();
-  source_->Deal(MakeStep(0, 2));  // what the pull gave after all
+  source_->Deal(MakeStep(0, 2));  // the pull has yielded elements after all
   EXPECT_EQ(source_->Await(), Task::kStop);
   EXPECT_EQ(Sent(), Texts());
   lock.lock();
@@ -157,7 +158,7 @@ TEST_F(SourceTest, AnEpochOfNothingBehindOneWithStepsIsLoggedOnce) {
   }
 }
 
-// However the epoch ends: with an error, or because everybody leaves it.
+// However the epoch ends: with an error, or because all trainers leave it.
 TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
   for (const bool fails : {true, false}) {
     const uint64_t epoch = fails ? 1 : 2;
@@ -206,7 +207,7 @@ TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
   EXPECT_EQ(handed.at(0).position.n, 4u);
 }
 
-// The dealer may run the pipeline for an hour to come to what was restored.
+// The dealer may run the pipeline for an hour until it reaches the restored position.
 TEST_F(SourceTest, ARestoredEpochThatAllHaveLeftIsNotRunAgain) {
   source_->OnRestore(0, 1, {"words", 4, 1, 2, 0}, 1);
   for (const int t : {0, 1}) source_->OnOpen(t, 1, 2);
@@ -238,7 +239,7 @@ TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
   Begin(1);
 }
 
-// One that was restored exhausted is done with the epoch at once, and may restore into the next one already.
+// An iterator that was restored at its end has ended the epoch at once. It may already restore into the next epoch.
 TEST_F(SourceTest, StatesWaitForTheirEpoch) {
   source_->OnRestore(0, 1, {"", kAllTaken.n, 1, 0, 0}, 1);
   source_->OnOpen(0, 1, 2);
@@ -287,7 +288,8 @@ TEST_F(SourceTest, LastWordsAreForThoseWhoHaveSeenTheEnd) {
   EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,5,0", "1 STATE e1 0,6,0 words"}));
 }
 
-// Who waits may do so in another library, where nobody asks why. That all ranks alike are busy is no stall.
+// A rank that waits may do so in another library, which asks no reader. If all ranks are equally busy, that is no
+// stall.
 TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
   stall_seconds_ = 0.1;
   for (const bool one_takes : {true, false}) {

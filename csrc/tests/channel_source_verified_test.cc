@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A verified channel's reader: what it makes of what trainers found, and when it reports to reader 0.
+// A verified channel's reader: how it uses the trainers' findings, and when it reports to reader 0.
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -26,7 +26,7 @@ class VerifiedTest : public SourceTest {
     ASSERT_EQ(source_->Await(), Task::kPull);
     source_->Deal(Hashed(MakeStep(source_->Steps(), 2)));
   }
-  // The trainer has taken this share, which has come as it was dealt.
+  // The trainer has taken this share, which arrived as it was dealt.
   void Take(int trainer, uint64_t taken, const Token& token, uint64_t position, bool filler = false) {
     const proof::ShareHash hash = HashOf(token, filler);
     source_->Hear(
@@ -121,7 +121,7 @@ TEST_F(VerifiedTest, SharesThatNeverCameAreCounted) {
   }
 }
 
-// Another host has more steps than this one has data for: its ranks get fillers, which they have to confirm as well.
+// Another host has more steps than this reader. Its ranks get fillers, which they must confirm as well.
 TEST_F(VerifiedTest, FillersAreAmongWhatIsToBeConfirmed) {
   ChannelConfig config;
   config.remainder = plan::Remainder::kPad;

@@ -47,7 +47,7 @@ TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
 
 TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   Make(3, 8);
-  lanes_->Skip(1, Position(2));  // which has had two of these steps in an earlier run
+  lanes_->Skip(1, Position(2));  // it has taken two of these steps in an earlier run
   OpenAll(8);
   Deal(8);
   EXPECT_EQ(lanes_->WaitsFor(-1, 1), (std::vector<int>{0, 2}));
@@ -65,7 +65,7 @@ TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   EXPECT_TRUE(lanes_->HasCredit(3));
 }
 
-// What a trainer says is not believed beyond what was sent to it.
+// A trainer's numbers are accepted only up to the steps that were sent to it.
 TEST_F(StaticLanesTest, NobodyHasTakenWhatWasNotSent) {
   Make(2, 2);
   OpenAll(2);
@@ -141,9 +141,9 @@ TEST_F(StaticLanesTest, FillersStandForStepsThatOthersHave) {
   EXPECT_EQ(Out(), (Texts{"1<2:99", "1<3:99"}));
 }
 
-// Trainers at random speeds, against what the contract says. Some have had steps in an earlier run, open late, close early or
-// never open. Every other job is gated: the other readers' steps are allowed at random, and their epoch may be shorter or
-// longer than this reader's elements.
+// Trainers at random speeds, against the contract. Some have taken steps in an earlier run, open late, close early or
+// never open. Every other job is gated: the steps of other readers are allowed at random, and their epoch may be
+// shorter or longer.
 class StaticSimulation : public testing::TestWithParam<unsigned> {};
 
 TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
@@ -185,7 +185,7 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
   const std::shared_ptr<Lanes> lanes = StaticLanesOf(n, prefetch, gated, &output);
   for (size_t t = 0; t < trainers.size(); ++t) {
     Trainer& trainer = trainers[t];
-    // An epoch that goes on begins where the trainer that is farthest behind stands.
+    // A resumed epoch begins at the position of the trainer that is farthest behind.
     if (t > 0 && below(3) == 0) trainer.skip = below(std::min(mine, end) + 1);
     if (trainer.skip > 0) lanes->Skip(static_cast<int>(t), Position(trainer.skip * each));
     if (below(4) == 0) trainer.leaves_after = below(end + 1);

@@ -18,7 +18,7 @@ class StepCoordinatorTest : public testing::Test {
  protected:
   static constexpr int kReaders = 3;
 
-  // What a reader says of an epoch.
+  // A reader's message about an epoch.
   struct Word {
     int reader;
     Progress progress;
@@ -30,7 +30,7 @@ class StepCoordinatorTest : public testing::Test {
     const wire::Ready ready{word.progress, Turn(word.steps), word.outcome, -1, word.lost};
     in_step_.OnReady(word.reader, MakeHeader(channel, epoch, ready));
   }
-  // What is said to the readers after these words.
+  // The messages to the readers that these messages cause.
   Texts After(const std::vector<Word>& words, uint64_t epoch = 1, uint32_t channel = 7) {
     for (const Word& word : words) Ready(word, epoch, channel);
     return Gos();
@@ -38,7 +38,7 @@ class StepCoordinatorTest : public testing::Test {
   static std::vector<Word> AllSay(Progress progress, uint64_t steps) {
     return {{0, progress, steps}, {1, progress, steps}, {2, progress, steps}};
   }
-  // "r1 e1 3" may go up to 3; "... end" and there ends; "... end!13 text"; "... behind: text".
+  // "r1 e1 3": reader 1 may deal up to step 3. "... end": it ends there. Also "... end!13 text" and "... behind: text".
   Texts Gos() {
     Texts texts;
     for (const auto& [reader, go] : std::exchange(gos_, {})) {
@@ -83,7 +83,8 @@ TEST_F(StepCoordinatorTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
   }
 }
 
-// Readers 1 and 2 are lost behind step 1. Until it is known whether reader 0 fails in the same step nobody hears of an end.
+// Readers 1 and 2 are lost after step 1. No reader gets an end before it is known whether reader 0 fails in the same
+// step.
 TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
   const Outcome lost(kInternal, "lost", {"r0"});
   const struct {
@@ -206,7 +207,8 @@ TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
   EXPECT_EQ(After(others, 1, 8), Texts()) << "of another channel it is still there";
 }
 
-// A long job makes and releases many channels. A reader may answer late, when all have left the epoch that it was asked about.
+// A long job makes and releases many channels. A reader may answer late, when all have left the epoch that it was asked
+// about.
 TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
   for (uint32_t channel = 1; channel <= 100; ++channel) {
     for (const Progress progress : {Progress::kHas, Progress::kDeparted}) After(AllSay(progress, 1), 1, channel);
@@ -219,7 +221,7 @@ TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
   EXPECT_EQ(in_step_.kept(), 0u);
 }
 
-// One that goes on with fillers beside a longer one has been given those steps: they do not end before.
+// A reader that sends fillers beside a longer reader has been given those steps. It does not end before them.
 TEST_F(StepCoordinatorTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   EXPECT_EQ(After({{0, Progress::kFills, 2}, {2, Progress::kFills, 1}, {1, Progress::kHas, 7}}), ToAll("e1 7"));
   EXPECT_EQ(After({{1, Progress::kClosed, 7}}), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
@@ -238,7 +240,7 @@ TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
       << "one that has ended is not waited for";
 }
 
-// What three readers have: so many steps, and how they end.
+// How many steps each of three readers has, and how they end.
 struct Script {
   uint64_t steps;
   Progress last;
@@ -251,7 +253,7 @@ class AnyOrder : public StepCoordinatorTest, public testing::WithParamInterface<
       const Progress plain = GetParam() % 2 ? Progress::kEnded : Progress::kFills;
       scripts_.push_back({random_() % 6, random_() % 5 == 0 ? Progress::kFailed : plain});
     }
-    // The first ends it that can't be filled up, or else the longest.
+    // The first reader that can't send fillers ends the epoch; if all can, the longest reader ends it.
     uint64_t longest = 0;
     for (const Script& s : scripts_) {
       if (s.last != Progress::kFills) end_ = std::min(end_, s.steps);
@@ -266,7 +268,7 @@ class AnyOrder : public StepCoordinatorTest, public testing::WithParamInterface<
     const bool fails = script.last == Progress::kFailed;
     Ready({self, script.last, script.steps, fails ? Outcome(kInternal, std::to_string(reader)) : Outcome()});
   }
-  // Looks at what was said to readers since the last call.
+  // Checks the messages to the readers since the last call.
   void Look() {
     for (; seen_ < gos_.size(); ++seen_) {
       const auto& [to, go] = gos_[seen_];
@@ -277,7 +279,7 @@ class AnyOrder : public StepCoordinatorTest, public testing::WithParamInterface<
       over_[at] = go.notice == Notice::kEndsThere;
     }
   }
-  // All were told the same end once, and nothing beyond it.
+  // Each reader got the same end once, and no step beyond it.
   void ExpectEnd() const {
     for (int r = 0; r < kReaders; ++r) {
       int ends = 0;
@@ -322,7 +324,8 @@ TEST_P(AnyOrder, OneAndTheSameEnd) {
   ExpectEnd();
 }
 
-// Readers that leave at any moment: the others are never called back, and are ended once all have said their last word.
+// Readers depart at any moment. No grant of the others is taken back. The epoch ends once all have sent their last
+// message.
 TEST_P(AnyOrder, WhoeverLeaves) {
   uint64_t said[kReaders] = {};
   const auto done = [&](size_t r) { return gone_[r] || said[r] > scripts_[r].steps; };

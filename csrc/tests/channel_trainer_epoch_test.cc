@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An epoch on a trainer, message by message: the moments between them, that threads rarely meet.
+// An epoch on a trainer, message by message: moments between two messages that threads rarely meet.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -42,7 +42,8 @@ class DynamicTrainerEpochTest : public testing::Test {
   Texts told_;
 };
 
-// verified: without its acknowledgement the other trainers would wait for the end, as long as the program keeps the iterator.
+// verified: without its acknowledgement the other trainers would wait for the end, as long as the program keeps the
+// iterator.
 TEST_F(DynamicTrainerEpochTest, AShareThatCantBeHashedIsAcknowledgedAllTheSame) {
   config_.verify = true;
   Open(1);

@@ -67,7 +67,7 @@ TEST(WindowTest, HasWhatAQuickRankWorksOffInAMillisecond) {
   }
 }
 
-// What is waited for at an epoch's beginning is the pipeline, whatever the last epoch had.
+// At an epoch's beginning the rank waits for the pipeline, whatever the window of the last epoch was.
 TEST(WindowTest, StaysWhereOnlyTheBeginningIsWaitedFor) {
   Window window(0, kMany, false);
   window.Came(4);
@@ -92,7 +92,7 @@ TEST(WindowTest, BoundedInBytesButForTwoSteps) {
   EXPECT_EQ(window.Steps(), 5) << "one large share is not for ever";
 }
 
-// What a rank has beyond two steps it works off in 5 ms, so that one ten times slower has no more than a tenth.
+// Beyond two steps, a rank may hold what it consumes in 5 ms. So a rank ten times slower holds at most a tenth of that.
 TEST(WindowTest, DynamicIsAsWideAsTheRankIsQuick) {
   Window quick(0, kMany, true), slow(0, kMany, true), slower(0, kMany, true);
   Work(&quick, 1000, 100000);

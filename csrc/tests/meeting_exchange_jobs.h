@@ -22,7 +22,8 @@ namespace hvdata {
 
 using wire::Header;
 
-// A job of trainers. The last one also reads. Messages from one rank to another are delivered in order, otherwise at random.
+// A job of trainers. The last one also reads. Messages from one rank to another are delivered in order, otherwise at
+// random.
 class Jobs {
  public:
   explicit Jobs(int trainers, unsigned seed = 0, double stall = 10, double timeout = 10) : random_(seed) {
@@ -100,7 +101,8 @@ class Jobs {
     }
   }
 
-  // As the engine does: BYE goes to the reader and to all ranks to which this rank has sent something, as the last message.
+  // As the engine does: BYE goes to the reader and to all ranks to which this rank has sent something, as the last
+  // message.
   void Leave(int trainer) {
     const wire::Bye bye{(*this)[trainer].SentTo(), ""};
     std::set<int> members(bye.sent_to.begin(), bye.sent_to.end());

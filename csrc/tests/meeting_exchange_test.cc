@@ -205,7 +205,8 @@ TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
              "must make the same calls of audit(), and the same number of iterations over what it returns"}));
 }
 
-// A root that has made both calls waits for a third rank, and so does a rank that waits for its part. A refusal waits for no rank.
+// A root that has made both calls waits for a third rank, and so does a rank that waits for its part. A refusal waits
+// for no rank.
 TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   Jobs jobs(3, 0, 0.05, 10);
   jobs.Scatter(0, "a", 0);
@@ -270,7 +271,8 @@ TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
   EXPECT_EQ(jobs.Got(0), (Texts{first, "14 " + In(0, "b") + "shut down", "14 " + In(0, "a", 1) + "shut down"}));
 }
 
-// The root gives up first. Rank 1 has called later than the root, so its own limit is far away. Rank 2 calls after that.
+// The root gives up first. Rank 1 has called later than the root, so its own limit is far away. Rank 2 calls after
+// that.
 TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   Jobs jobs(3, 0, 0.05, 3);
   jobs.Scatter(0, "a", 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of any kind with any numbers, between calls of any kind. Nothing may crash, and each callback is called exactly once. Made
-// for the sanitizers.
+// Messages of any kind with any numbers, between calls of any kind. Nothing may crash, and each callback is called
+// exactly once. Made for the sanitizers.
 #include <gtest/gtest.h>
 
 #include <random>

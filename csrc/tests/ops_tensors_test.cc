@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns and tensors have the same items, types and, as far as possible, the same memory. What checkpoints hold is what
-// TensorFlow itself would write.
+// Columns and tensors have the same items, types and, as far as possible, the same memory. What checkpoints hold is
+// what TensorFlow itself would write.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a channel as the tests write them down: a step, two numbers and a text. PlainOf says what these are of each kind.
+// Messages of a channel as the tests write them down: a step, two numbers and a text. PlainOf says what these are of
+// each kind.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ std::vector<int> Walk(std::vector<int> steps, Rotation rotation) {
   return order;
 }
 
-// The same, told otherwise: in round k every reader that has a k-th step deals it.
+// The same by another description: in round k every reader that has a k-th step deals it.
 std::vector<int> InRounds(const std::vector<int>& steps) {
   std::vector<int> order;
   for (int round = 0, dealt = 1; dealt > 0; ++round) {
@@ -66,7 +66,7 @@ int64_t CountAhead(Rotation rotation, int reader, int64_t window) {
   return count;
 }
 
-// A reader may end before its turn comes: the others are not moved by it.
+// A reader may end before its turn comes. The turns of the others do not change.
 TEST(Rotation, WhoRetiresOutOfTurnMovesNobody) {
   for (int gone = 0; gone < 3; ++gone) {
     Rotation rotation(3);
@@ -107,8 +107,8 @@ TEST(Forward, GoesOnWhereAnotherStood) {
   }
 }
 
-// In rounds in which readers without a checkpoint are, the grants agree with walking, and use the window, no more and no
-// less. In rounds far apart no reader is granted more than it deals among the next steps, so that all together keep
+// In rounds in which readers without a checkpoint are, the grants agree with walking, and use the window, no more and
+// no less. In rounds far apart no reader is granted more than it deals among the next steps, so that all together keep
 // within the window, and the one at hand is always granted something, so that the epoch moves.
 TEST(Ahead, NeverTooMuchAndNeverNothingForTheReaderAtHand) {
   for (int readers = 1; readers <= 5; ++readers) {

@@ -38,8 +38,9 @@ TEST(RowsOf, WrittenOut) {
   EXPECT_EQ(Shares(0, 2, Remainder::kPad), (Expected{{0, 0, 0}, {0, 0, 0}}));
 }
 
-// Every number of rows and trainers that is small enough to try. Shares are consecutive, disjoint and complete. They differ by at
-// most one row, and no later share is larger. Less than one row a trainer is dropped, or padded at the very end.
+// Every number of rows and trainers that is small enough to try. Shares are consecutive, disjoint and complete. They
+// differ by at most one row, and no later share is larger. Less than one row a trainer is dropped, or padded at the
+// very end.
 TEST(RowsOf, EveryCase) {
   for (const Remainder remainder : kAll) {
     for (int trainers = 1; trainers <= 17; ++trainers) {

@@ -43,8 +43,8 @@ TEST(Tail, WrittenOut) {
   EXPECT_EQ(dropping.Dropped(3), 1);
 }
 
-// Laid out one after the other and dealt like cards: with "drop" while there is one for every trainer, otherwise to the
-// last, and those that get none then have one on the model of the step's first.
+// The leftovers stand in the readers' order and are dealt one to each trainer in turn. With "drop" only whole steps are
+// dealt. Otherwise all are, and a trainer without an element gets a share on the model of the step's first element.
 TEST(Tail, AllSmallOnes) {
   for (int trainers = 1; trainers <= 4; ++trainers) {
     for (int readers = 1; readers <= 4; ++readers) {

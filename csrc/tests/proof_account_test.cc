@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The account of a reader's rows, over checkpoints: what it takes from the run before, and what it hands to the next one.
+// The account of a reader's rows over checkpoints: what a run takes from the run before, and hands to the next run.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -79,7 +79,7 @@ class OneRun {
 
 class OverACheckpoint : public testing::TestWithParam<plan::Batch> {};
 
-// However long the epoch: what each rank has had doesn't come from the list of elements.
+// However long the epoch is: the counts of each rank do not come from the list of elements.
 TEST_P(OverACheckpoint, RanksAreCountedBeyondTheListOfElements) {
   OneRun whole(2, GetParam());
   whole.DealAndTake(10);
@@ -109,7 +109,8 @@ TEST_P(OverACheckpoint, RanksAreCountedBeyondTheListOfElements) {
   EXPECT_EQ(report.delivered, expected.delivered);
 }
 
-// A step that one rank has had of a run without an account is not verified, whoever has the rest of it.
+// If a run without an account has delivered a part of a step, that step is not verified, whichever ranks get its other
+// shares.
 TEST_P(OverACheckpoint, WithoutAnAccountNothingIsComplete) {
   OneRun run(2, GetParam());
   run.GoOn({}, 3, false);
@@ -123,7 +124,7 @@ TEST_P(OverACheckpoint, WithoutAnAccountNothingIsComplete) {
   EXPECT_EQ(report.elements, 6 * run.each());
   EXPECT_EQ(report.steps, (Counts{2, 3}));
   EXPECT_EQ(report.rows, (Counts{5 + 6, 5 + 6 + 7}));
-  // And so it stays, however often the epoch is saved and restored with an account.
+  // This stays so, however often the epoch is saved and restored with an account.
   const Bookmark mark = run->Mark(6 * run.each());
   OneRun next(2, GetParam());
   next.GoOn(mark, 6);
@@ -133,7 +134,8 @@ TEST_P(OverACheckpoint, WithoutAnAccountNothingIsComplete) {
 }
 INSTANTIATE_TEST_SUITE_P(Batches, OverACheckpoint, testing::Values(plan::Batch::kGlobal, plan::Batch::kPerRank));
 
-// Trainer 1 has left at step 3, and the epoch resumes behind step 6: its shares of steps 3 to 5 were delivered to no trainer.
+// Trainer 1 has left at step 3, and the epoch resumes after step 6. Its shares of steps 3 to 5 were delivered to no
+// trainer.
 TEST(Mark, SharesOfATrainerThatHasLeftStayMissing) {
   OneRun run(2, plan::Batch::kGlobal);
   run.DealAndTake(3);
@@ -149,7 +151,7 @@ TEST(Mark, SharesOfATrainerThatHasLeftStayMissing) {
   EXPECT_FALSE(report.complete);
 }
 
-// dynamic: what was taken out of its order, and comes between elements that are still to be dealt.
+// dynamic: elements that were taken out of order, between elements that are still to be dealt.
 TEST(Mark, KnowsWhatAnEarlierRunHadFurtherOn) {
   Account account({0}, plan::Schedule::kDynamic);
   const Element late = ElementOf({AccountedShare(500, 5)});
@@ -203,7 +205,8 @@ TEST(Account, AnElementBeforeItsFirstLeadsNowhere) {
   }
 }
 
-// Of an element that is cut for all ranks some rows may have no rank, and then the epoch ends before it: all are left out.
+// If an element is cut for all ranks, some rows may have no rank. If the epoch ends before that element, all its rows
+// are left out.
 TEST(Account, WhatIsNotHandedOutWithARemainderIsLeftOutWhole) {
   Account account(Ranks(2), plan::Schedule::kStatic);
   StepHashes step{{ElementOf({AccountedShare(0, 2), AccountedShare(2, 2)})},

@@ -68,14 +68,15 @@ TEST(Digest, TellsSequencesOfTwoValuesApart) {
   }
 }
 
-// What another program would say of the same rows (Python's whole numbers): certificates of different versions are compared.
+// The value that another program (Python with its whole numbers) computes for the same rows, because certificates of
+// different versions are compared.
 TEST(Digest, OfTheseRows) {
   const Digest digest = DigestOf({1, 2, 0xFFFFFFFFFFFFFFFFu}, 0, 3);
   EXPECT_EQ(digest.order, 0x1a4144a54a520ed6u);
   EXPECT_EQ(digest.sum, 2u);
 }
 
-// Each bit of a row counts, wherever it stands; and no row stands for another one.
+// Each bit of a row counts, wherever it stands. No row has the hash of another row.
 TEST(Digest, EveryBitCounts) {
   std::set<uint64_t> orders;
   for (size_t at = 0; at < 20; ++at) {

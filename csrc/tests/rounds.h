@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a test that needs no threads repeats itself: under ThreadSanitizer, which makes it ten times as slow, a tenth as often.
+// How often a test without threads repeats itself. ThreadSanitizer makes it ten times as slow, so it repeats a tenth as
+// often.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns that TensorFlow itself would refuse, but that a damaged state may hold: an error, and no read outside of the values.
+// Columns that TensorFlow itself would refuse, but that a damaged state may hold: an error, and no read outside of the
+// values.
 #include <gtest/gtest.h>
 
 #include <cstdint>

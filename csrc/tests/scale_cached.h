@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A channel with cache="job" over the made-up source: the pipeline of its load, the threads of readers and keepers, and what
-// trainers check and count.
+// A channel with cache="job" over the made-up source: the pipeline of its load, the threads of readers and keepers, and
+// what trainers check and count.
 #pragma once
 
 #include <chrono>

@@ -18,7 +18,8 @@
 
 namespace hvdata {
 
-// One byte of this trainer's share of this step, in every epoch, when its fingerprint has been taken. -1: of none.
+// The byte to change of this trainer's share of this step, in every epoch, after its fingerprint was taken. -1: of no
+// share.
 struct Alteration {
   int trainer = -1;
   uint64_t step = 0;

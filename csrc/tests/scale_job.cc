@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole job without TensorFlow and without Python: the engine, a made-up source on the reader, and trainers that look at every
-// row which they get. benchmarks/scale.py measures with it:
+// A whole job without TensorFlow and without Python: the engine, and a made-up source on the reader. Trainers check
+// every row that they get. benchmarks/scale.py measures with it:
 //   mpirun -np 9 scale_job [NAME=VALUE ...]      the names are those of Options
-// Hosts are simulated: processes are told which one they are on, and use shared memory only with others of that host. Status 1: a
-// row was not what it has to be, or something failed; stderr says what, where.
+// Hosts are simulated: each process is told its host, and shares memory only with processes of that host. Status 1: a
+// row was wrong, or something failed. stderr says what and where.
 #include <mpi.h>
 
 #include <atomic>
@@ -57,10 +57,10 @@ class Options {
       {"prefetch", "2"},
       {"steps", "100"},      // of an epoch
       {"rounds", "3"},       // epochs that are measured, in each channel
-      {"by_mpi", "0"},       // epochs of the same rows by MPI's own calls, from one dedicated reader, in the end
+      {"by_mpi", "0"},       // epochs of the same rows by MPI's own calls, from one dedicated reader, at the end
       {"paced_steps", "0"},  // of an epoch in which ranks sleep for `pace_ms` after each step
       {"pace_ms", "100"},
-      {"idle_ms", "0"},        // that everybody does nothing for
+      {"idle_ms", "0"},        // in which all processes do nothing
       {"cached_epochs", "0"},  // of a channel with cache="job"; 0: there is no such channel
       {"alter_trainer", "-1"},
       {"alter_step", "0"},
@@ -85,7 +85,7 @@ std::vector<Member> RolesOf(const Options& options, int processes) {
   return roles;
 }
 
-// What a rank has to tell in the end, all of it numbers.
+// The figures of a rank at the end. All are numbers.
 class Figures {
  public:
   void Add(const std::string& name, double value) { names_.push_back(name), values_.push_back(value); }
@@ -222,7 +222,7 @@ class Process {
     });
   }
 
-  // One epoch of a channel, by everybody.
+  // One epoch of a channel. All processes call this.
   void Epoch(const std::string& name, uint32_t channel, int64_t pace_ms) {
     Together();
     figures_.Add(name + ".before", Used());
@@ -251,12 +251,12 @@ class Process {
     figures_.Add(name + ".last", last - start_);
     figures_.Add(name + ".waited", waited);
     figures_.Add(name + ".steps", static_cast<double>(steps));
-    if (!engine_->world().me().trains()) Together();  // its work is over when theirs is
+    if (!engine_->world().me().trains()) Together();  // a reader's work is over when the trainers' work is
     figures_.Add(name + ".after", Used());
     if (engine_->world().me().trains()) Together();
   }
 
-  // Every row is to be what the source makes for this rank in this step.
+  // Checks that every row is the source's row for this rank in this step.
   Outcome Looked(Sink* sink, const SinkIterator& iterator, const Arrival& arrival) {
     const World& world = engine_->world();
     const auto rows = static_cast<size_t>(options_["rows"]);
@@ -302,12 +302,13 @@ class Process {
     return {of(Count().bytes_sent), of(Count().messages_sent)};
   }
 
-  // One epoch of the cached channel, by everybody. Messages of MPI cross the lines between hosts, and no others do.
+  // One epoch of the cached channel. All processes call this. MPI's messages cross the lines between hosts, and no
+  // other messages do.
   void CachedEpoch(int64_t epoch) {
     const std::string name = "cached" + std::to_string(epoch);
     Together();
     const std::vector<double> before = Sent();
-    Together();  // the first trainer's wish makes all keepers send
+    Together();  // the first trainer's request makes all keepers send
     CachedChannel::Got got;
     if (engine_->world().me().trains()) Good(cached_->Epoch(&got));
     Together();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same rows by MPI's own calls: what as many processes take on this machine without anything of ours.
+// The same rows by MPI's own calls: the cost for as many processes on this machine without this library.
 #pragma once
 
 #include <mpi.h>
@@ -14,11 +14,11 @@ namespace hvdata {
 
 struct PlainEpoch {
   double first = 0, last = 0;  // when a trainer had its first and its last share
-  uint64_t wrong = 0;          // rows that were not what they have to be
+  uint64_t wrong = 0;          // rows that have wrong contents
 };
 
-// Collective. Process 0 makes global batches and has up to `window` steps under way; all others take one share of each step and
-// look at its rows, as in our epochs.
+// Collective. Process 0 makes global batches and has up to `window` steps under way. All other processes take one share
+// of each step and check its rows, as in an epoch of the library.
 class PlainMpi {
  public:
   PlainMpi(const MadeUpRows* rows, int64_t per_share, int64_t steps, int64_t window)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process has used so far: memory, processor time, file descriptors; and waiting for others without using any.
+// The memory, processor time and file descriptors that a process has used so far, and a wait for other processes that
+// uses none.
 #pragma once
 
 #include <mpi.h>
@@ -81,7 +82,7 @@ inline Usage Used() {
   return usage;
 }
 
-// MPI's own barriers spin, and so take the cores from those who are waited for.
+// MPI's own barriers spin, and so take the cores from the processes that are still working.
 inline void Finish(MPI_Request request) {
   for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) usleep(2000);
 }

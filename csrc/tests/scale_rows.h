@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A made-up source: what every row of it holds, which reader and trainers work out for themselves. So a trainer knows what each
-// row that it gets has to be, whoever sent it.
+// A made-up source. Reader and trainers compute the contents of every row by themselves. So a trainer can check each
+// row that it gets, whichever reader sent it.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class MadeUpRows {
 
   proof::Fingerprint FingerprintOf(const char* row) const { return proof::Hash(row, bytes_, 0); }
 
-  // What a share of these rows is known by.
+  // The fingerprint of a share with these rows.
   static proof::ShareHash HashOf(const std::vector<proof::Fingerprint>& rows) {
     proof::ShareHash made;
     for (const proof::Fingerprint row : rows) made.data.Add(row);

@@ -69,7 +69,8 @@ class Mailbox : public Inbox {
     changed_.notify_all();
   }
 
-  // Waits for `count` deliveries and `passed` envelopes to pass on, for 120 s at most. False: they have not come, or the line is broken.
+  // Waits for `count` deliveries and `passed` envelopes to pass on, for 120 s at most. False: they have not come, or
+  // the line is broken.
   bool WaitFor(size_t count, size_t passed = 0) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(120), [&] {

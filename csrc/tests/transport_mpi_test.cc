@@ -114,8 +114,8 @@ void TestAllToAll() {
   EXPECT(Count().bytes_received > 0 && Count().bytes_sent > 0);
 }
 
-// Rank 0 sends to all others, and rank 1 is their porter. Small packets that wait together come to it in one message. Large packets,
-// and those for one rank alone, come straight.
+// Rank 0 sends to all others, and rank 1 is their porter. Small packets that wait together come to it in one message.
+// Large packets, and those for one rank alone, come straight.
 void TestPorter() {
   if (ranks < 3) return;
   constexpr int kEach = 20;
@@ -315,8 +315,8 @@ void TestIdle() {
   MPI_Barrier(MPI_COMM_WORLD);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   bool idle = false, ticked = false;
-  // It never wakes or ticks more often than it should. Other work on the machine makes each wake-up more expensive and delays ticks, so
-  // the best second counts. Under valgrind the cost is not checked.
+  // It never wakes or ticks more often than it should. Other work on the machine makes each wake-up more expensive and
+  // delays ticks, so the best second counts. Under valgrind the cost is not checked.
   for (int second = 0; second < 10 && !(idle && ticked); ++second) {
     const auto begun = std::chrono::steady_clock::now();
     const int ticks_before = mailbox.Ticks();
@@ -343,8 +343,8 @@ void TestIdle() {
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Each way in which the line can break is reported once. Then all queued packets are freed. A neighbour breaks the line with MPI calls
-// of its own, because its transport may break before it has sent anything.
+// Each way in which the line can break is reported once. Then all queued packets are freed. A neighbour breaks the line
+// with MPI calls of its own, because its transport may break before it has sent anything.
 void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mailbox*, Transport*)>& harm) {
   MPI_Comm comm = Duplicate();
   {
@@ -401,8 +401,8 @@ void TestBrokenInAllWays() {
 #endif
 }
 
-// Packets that wait together are sent as few messages, and arrive in order by rank and channel: small ones before, between and after
-// packets that have payloads of their own or are too long for an envelope.
+// Packets that wait together are sent as few messages, and arrive in order by rank and channel. Small packets come
+// before, between and after packets with their own payloads, or packets too long for an envelope.
 void TestEnvelopes() {
   constexpr int kSteps = 60;
   const uint64_t bags = Count().bags_sent, bagged = Count().bagged, sent = Count().messages_sent;

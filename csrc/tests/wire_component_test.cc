@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of tensors by other processes are checked. Receiving relies on that: memory is allocated and written by a description
-// that has passed, without another check.
+// Descriptions of tensors by other processes are checked. Receiving relies on that: memory is allocated and written by
+// a description that has passed, without another check.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -154,7 +154,8 @@ TEST(Header, AStateIsCopiedOnce) {
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-// A reader's state contains its shuffle buffer, which may be larger than 2 GiB. Sizes of more than 32 bits are read correctly, too.
+// A reader's state contains its shuffle buffer, which may be larger than 2 GiB. Sizes of more than 32 bits are read
+// correctly, too.
 TEST(Header, ATextMayBeAboveTwoGiB) {
   Header header;
   header.message = State{1, {}};

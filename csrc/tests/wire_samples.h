@@ -130,8 +130,8 @@ inline Header RandomHeader(std::mt19937_64* random) {
   return header;
 }
 
-// Any bytes are refused with a reason, or are what the encoder makes of the decoded header, and inline payloads of the sizes in it.
-// Returns what does not hold; empty: nothing.
+// Any bytes are refused with a reason, or equal the encoding of the decoded header and of inline payloads of its sizes.
+// Returns the property that does not hold; empty: all hold.
 inline std::string Broken(std::string_view message, bool* accepted) {
   Header header;
   std::string_view payload;
@@ -147,7 +147,8 @@ inline std::string Broken(std::string_view message, bool* accepted) {
   return in_line == payload.size() ? "" : "the inline payload has another size than announced";
 }
 
-// Components with limits as dims, whose products often wrap. Half of them have the number of bytes that the wrapped product gives.
+// Components with limits as dims, whose products often wrap. Half of them have the number of bytes that the wrapped
+// product gives.
 inline Component HostileComponent(std::mt19937_64* random) {
   const auto pick = [random](const std::vector<uint64_t>& from) { return from[(*random)() % from.size()]; };
   Component c;
@@ -163,7 +164,8 @@ inline Component HostileComponent(std::mt19937_64* random) {
   return c;
 }
 
-// What holds for any component that has passed, by arithmetic that can't wrap. Returns what does not hold; empty: nothing.
+// Properties of any component that has passed, by arithmetic that can't wrap. Returns the one that does not hold;
+// empty: all hold.
 inline std::string BrokenComponent(const Component& c, size_t item_bytes, bool strings, int64_t found) {
   if (!WhatIsWrong(c, item_bytes, strings, found).empty()) return "";
   __uint128_t count = 1;

@@ -217,7 +217,7 @@ class Iterables:
         if iterator is self._source and not seeks:
             if self._begun:
                 what = f"the source is an iterator ({type(iterator).__name__}), which can be read once, and this is another epoch"
-                to_do = "Pass a function that makes one, or an iterable, such as a list or a DataLoader"
+                to_do = "Pass a function with a parameter `epoch` that makes one, or an iterable such as a list"
                 raise explained(ValueError, what, to_do, where="")
             self._begun = True
         return iterator

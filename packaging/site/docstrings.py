@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a docstring says before the colon of "Returns:" and "Raises:" is a type only where it is one name, or several."""
+"""After "Returns:" and "Raises:" a docstring may have a text with a colon. The part before that colon is a type only if it is
+one name or several names."""
 
 import re
 

@@ -3,8 +3,8 @@
 
     python packaging/site/gallery.py [NAME...]     NAME: these examples alone; the others keep their output
 
-An `…` in a block stands for lines left out. The new output gets as many lines before it, and as many behind it.
-Takes a few minutes. RETURNN's needs `make test-integrations` before it; jax_ranks, keras_jax, keras_torch, torch_horovod,
+An `…` in a block stands for lines left out. The new output keeps the same numbers of lines before and after it.
+Takes a few minutes. returnn_training needs `make test-integrations` before it; jax_ranks, keras_jax, keras_torch, torch_horovod,
 torch_ranks and rlds_torch need `make test-frameworks`, and .venv/bin/python.
 """
 
@@ -58,7 +58,7 @@ def run(command: str, folder: Path) -> str:
 
 def main() -> None:
     names = sys.argv[1:]
-    sys.path.insert(0, str(ROOT / "tests"))  # where it is known how jobs are started on this machine
+    sys.path.insert(0, str(ROOT / "tests"))  # its module starts jobs on this machine
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "examples").symlink_to(ROOT / "examples")

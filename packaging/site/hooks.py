@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site's pages are the files of the repository as they are. MkDocs knows only what is in docs/: this brings in the rest.
+"""The site's pages are the files of the repository as they are. MkDocs reads only docs/, so these hooks add the other files.
 
-README.md and its like become pages, and so does each file that some page links to: its text is shown. Links that lead there
-from a page's place in the repository are turned to the page in the site.
+README.md and similar files become pages. Each file that a page links to becomes a page with its text. Links between files of
+the repository become links between pages of the site.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "packaging/site"
-# By path in the repository, what isn't in docs/. security.md is there, and some file systems take no capitals.
+# Files outside of docs/, by their path in the repository. security.md is there, and some file systems take no capitals.
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -38,7 +38,7 @@ _LEXERS = {
 
 
 def on_config(config):
-    # Headings get the anchors that the pages' links have elsewhere, where dots and slashes leave nothing behind.
+    # Headings get the anchors that repository hosts give them. Those leave out dots and slashes.
     config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
 
 
@@ -46,7 +46,7 @@ def on_files(files, config):
     docs = Path(config.docs_dir)
     wanted = [*PAGES, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
     seen = set(wanted)
-    for path in wanted:  # which grows
+    for path in wanted:  # the loop adds to it
         if not path.startswith("docs/"):
             files.append(_file(path, config))
         if path.endswith(".md"):
@@ -62,7 +62,7 @@ def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri.startswith("source/"):
         at = page.file.src_uri.removeprefix("source/")
         if not (ROOT / at).is_file():
-            return markdown  # made here
+            return markdown  # a page that these hooks made
     at = at or f"docs/{page.file.src_uri}"
 
     def turned(link):
@@ -76,7 +76,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def _resolve(page, target):
-    """The path in the repository of what `page` links to, if it is there; MkDocs complains of what is not."""
+    """The path in the repository of the file to which `page` links, if it exists. MkDocs reports a link to a missing file."""
     if ":" in target or target.startswith("/"):
         return None
     path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
@@ -97,7 +97,7 @@ def _file(path, config):
     place = _place(path)
     if path in PAGES or path.endswith(".md"):
         return File.generated(config, place, content=there.read_text())
-    # The search is for what is written to be read.
+    # The search finds pages of prose only.
     head = f"---\ntitle: {there.name}\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
     if there.is_dir():
         names = sorted(each.name for each in there.iterdir() if each.is_file())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Not built by this project's tests, which read it.
+# This project's tests read this recipe, and don't build it.
 
 from spack.package import *
 

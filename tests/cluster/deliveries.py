@@ -133,7 +133,7 @@ def check_delivery(job: Job, layout: Layout) -> None:
         for reading, training in groups:
             mine = [elements[readers.index(reader) :: len(readers)] for reader in reading]
             steps.update(zip(training, deliver_from_readers(mine, len(training), batch, remainder)))
-        # Hosts with readers of their own end on one step: the last step of the first host that ends, or of the last host, and then
+        # Hosts with readers of their own end on one step. It is the last step of the first host that ends, or of the last host. Then
         # the others get empty shares.
         last = (min if remainder == "drop" else max)(map(len, steps.values()))
         return {

@@ -98,7 +98,7 @@ def test_a_line_that_is_cut_and_comes_back():
         bed.cut(1)
         cut = bed.counters(1).received
         time.sleep(1)
-        assert bed.counters(1).received < cut + 10_000 < 4 << 20  # the switch's own word may come through
+        assert bed.counters(1).received < cut + 10_000 < 4 << 20  # the switch's own packets may come through
         bed.reconnect(1)
         assert transfer.seconds() > 1
 

@@ -54,7 +54,7 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
 
         wait_for(job, "epoch 2 step 4.")
         held = {rank: memory(job.pid(rank)) for rank in (0, 1, READER)}
-        wait_for(job, "epoch 2 step 24.")  # those who don't sleep would have come further
+        wait_for(job, "epoch 2 step 24.")  # ranks that don't sleep would be further
         came = [job.stdout[rank].count("epoch 2 step") for rank in reversed(TRAINERS)]  # the slow one last
         assert max(came[:-1]) <= came[-1] + 2 + 2, came  # prefetch, and what was taken while we counted
         for rank, before in held.items():

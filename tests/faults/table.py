@@ -104,8 +104,10 @@ class Tried:
         return job
 
     def _nothing_left(self) -> None:
-        """Neither shared memory with a name nor a file is left. (start_job() looks for processes.) Except: files of MPI's launcher, and
-        functions that TensorFlow's AutoGraph has rewritten."""
+        """The job leaves no named shared memory and no file. start_job() looks for processes.
+
+        Files of MPI's launcher, and functions that TensorFlow's AutoGraph has rewritten, may stay.
+        """
         files = [path.name for folder in (self._cwd, self._tmp) for path in folder.iterdir()]
         of_others = r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$"
         assert not [name for name in files if not re.match(of_others, name)], files

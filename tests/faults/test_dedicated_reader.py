@@ -30,7 +30,7 @@ def reads(make):
 
 
 def run(body, np, *args):
-    """The job, and what each process told. The last process reads."""
+    """The job, and the output of each process. The last process reads."""
     job = run_program(PRELUDE + body, np, *args, readers=1, timeout=90)
     return job, [[json.loads(line) for line in re.findall("^TOLD (.*)", out, re.MULTILINE)] for out in job.stdout]
 

@@ -140,8 +140,11 @@ else:
 
 @pytest.mark.parametrize("graph", ["the same", "another"])
 def test_a_named_channel_of_a_graph(tmp_path, graph):
-    """Rank 1 is interrupted where it makes the channel. The call counts as made: the next call with this name is the second one in the
-    same graph, and the first one in another graph, which takes up the channel of the other ranks."""
+    """Rank 1 is interrupted where it makes the channel. The call counts as made.
+
+    In the same graph, the next call with this name is the second one. In another graph it is the first one, and joins the channel of the
+    other ranks.
+    """
     job = run_program(PRESS + """
 tf.compat.v1.disable_eager_execution()
 if rank == 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs with loader() whose program or source does what few do: forks, signals, exits while the source runs."""
+"""Jobs with loader() whose program or source does something rare: forks, signals, exits while the source runs."""
 
 import pytest
 from jobs import run_job

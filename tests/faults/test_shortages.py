@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has too little of something: an error that names what is missing, or an end, and neither takes long."""
+"""A process that has too little of something: the job soon gets an error that names the missing resource, or ends."""
 
 import re
 import time
@@ -214,7 +214,7 @@ def out_of_memory(short, keeps, kib, env):
 def test_the_program_is_out_of_address_space(way, short):
     """On the reader, which trains as well, and on another rank. There is no memory for a thread either."""
     job = out_of_memory(short, "program", "256", {"HOROVOD_DATA_PAYLOAD": way})
-    # Whichever part of the process wants some first.
+    # The part of the process that needs memory first reports it.
     job.assert_said("MemoryError|there is no memory for the|this process can have no more memory", short)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timeline of whole jobs: what is in it, what of it a killed job leaves, and Horovod's beside it."""
+"""The timeline of whole jobs: its contents, the part that a killed job leaves, and Horovod's timeline beside it."""
 
 import ast
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving and restoring an iterator, and what it has left."""
+"""Saving and restoring an iterator, and its remaining elements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rest(it: Any) -> list[Any]:
 
 
 def in_hand(hvdata: Any, comm: Any, name: str, steps: int = 1) -> None:
-    """Waits until the reader has dealt so many steps of the channel that nobody has taken."""
+    """Waits until the reader has dealt so many steps of the channel that no rank has taken."""
 
     def until() -> None:
         deadline = time.monotonic() + 50

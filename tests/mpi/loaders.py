@@ -15,7 +15,7 @@ class Stream:
 
 
 class CountedStream(Counted):
-    """The numbers 0..n-1, which counts its starts and its elements in this process."""
+    """The numbers 0..n-1. Counts its starts and its elements in this process."""
 
     def __iter__(self):
         return self()

@@ -61,7 +61,7 @@ def delivers(hvdata, comm, one_pass, batches, batch, remainder, epochs=2):
 def delivers_dynamically(hvdata, comm, one_pass, batches, remainder):
     for _ in range(2):
         got = on_trainers(hvdata, comm, one_pass)
-        if remainder in ("pad", "repeat"):  # nothing is ever missing
+        if remainder in ("pad", "repeat"):  # no row is ever missing
             assert all(weight.tolist() == [1.0] * len(batch["id"]) for mine in got for batch, weight in mine), got
             got = [[batch for batch, _ in mine] for mine in got]
         assert is_dynamic_delivery(batches, got), got

@@ -94,7 +94,7 @@ def test_the_least_bound_of_the_environment(hvdata, comm):
 
 @pytest.mark.slow
 def test_a_pipeline_of_many_stages(hvdata, comm):
-    """More stages than Python's stack could hold if each were a call."""
+    """More stages than Python's stack has room for, if each stage were a call."""
 
     def long(ds):
         for _ in range(600):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.world(np=2)
 Pair = collections.namedtuple("Pair", "x y")
 
 
-# ---- What comes out is what goes in.
+# ---- The elements are unchanged.
 
 
 def test_elements_of_iterables_are_the_same_objects(hvdata, comm):
@@ -209,12 +209,12 @@ def test_report_in_the_middle(hvdata, comm):
     assert results(comm, audited.report)[0].rows == (8,) * comm.size
     next(audited)
     assert results(comm, audited.report)[0].rows == (4,) * comm.size
-    assert results(comm, audited.report)[0].epoch == 2  # nothing has come since
+    assert results(comm, audited.report)[0].epoch == 2  # no row has been seen since
     audited.end_epoch()
 
 
 def test_uneven_steps_with_a_collective_in_the_loop(hvdata, comm):
-    """A rank whose epoch is over must go on to what the others wait for."""
+    """A rank whose epoch is over must go on to the call for which the others wait."""
     for _ in hvdata.audit([0] * (comm.rank + 1)):
         pass
     comm.Barrier()
@@ -299,7 +299,7 @@ def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
         list(audited)
         raised = [attempt(call) for call in (audited.report, audited.report, lambda: hvdata.audit([1]))]
         said = re.search(r"there is no report of this and of later epochs: (.*)\n", capfd.readouterr().err)
-        list(audited)  # which goes on without
+        list(audited)  # the iteration continues without the audit
     comm.Barrier()
     for one in raised:
         assert one.kind is tf.errors.UnavailableError and re.fullmatch(GONE, one.text), one

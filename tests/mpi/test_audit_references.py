@@ -39,7 +39,8 @@ def test_references(hvdata, comm, reference, request):
     mine = [rows[rows != 5] for rows in numbers(comm)]
     report = passed(comm, hvdata.audit(mine, key=same, reference=given if comm.rank == 0 else other))
     assert (report.never, report.unknown, report.reference) == (1, 0, ROWS)
-    counted = isinstance(reference, int) or "fn of count" in request.node.name  # then nobody knows which one it is
+    # With a count, the audit doesn't know which row it is.
+    counted = isinstance(reference, int) or "fn of count" in request.node.name
     assert [example.key for example in report.never_seen] == ([] if counted else [5])
 
 
@@ -107,7 +108,7 @@ def test_nothing_that_came_is_in_the_reference(hvdata, comm, reference):
 
 @pytest.mark.ranks(1, 2)
 def test_vectors_without_a_batch_are_explained(hvdata, comm):
-    """By its axis 0 a vector is a batch of numbers: it can't be told from one."""
+    """A vector has the same axis 0 as a batch of numbers, so the audit takes it for a batch."""
     data = tf.data.Dataset.range(16).map(lambda i: tf.fill([3], i))
     mine = data.shard(comm.size, comm.rank).batch(4)
     report = passed(comm, hvdata.audit(mine, reference=data))
@@ -205,5 +206,5 @@ def test_each_key_travels_once(hvdata, comm):
     before = sum(results(comm, sent))
     assert passed(comm, audited).verdict == "every row once"
     keys = 16 * rows * (comm.size - 1) / comm.size
-    more = 16_000 * comm.size**2  # what each says to all of what it has counted: however many rows there are
+    more = 16_000 * comm.size**2  # each rank sends its counts to all ranks, however many rows there are
     assert 0.95 * keys <= sum(results(comm, sent)) - before <= 1.05 * keys + more

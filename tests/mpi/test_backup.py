@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""callbacks.BackupAndRestore: a fit() that was broken off goes on in a new job as if nothing had been.
+"""callbacks.BackupAndRestore: a fit() that was broken off resumes in a new job without a difference.
 
 A new channel, model and callback stand for the new job. tests/faults/test_backup_jobs.py has real ones.
 """
@@ -388,7 +388,7 @@ def test_after_the_end_under_the_launcher(hvdata, comm, folder, monkeypatch):
 
 @pytest.mark.world(np=2)
 def test_two_fits_with_one_directory(hvdata, comm, folder, monkeypatch):
-    """The second was broken off. The first one of the next job must not go on with its set."""
+    """The second fit() was broken off. The first fit() of the next job must not resume from that set."""
     from horovod_data.backup import together
 
     job = lambda stop: fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(folder, 2)], stop, epochs=1)

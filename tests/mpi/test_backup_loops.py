@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backup: loops of one's own that are broken off, or leave after a signal, go on as if nothing had been."""
+"""Backup: a program's own loop that is broken off, or leaves after a signal, resumes without a difference."""
 
 import multiprocessing
 import os
@@ -179,7 +179,7 @@ def test_a_full_disk_and_torch(hvdata, comm, folder, monkeypatch, capfd):
 
 
 def test_one_channel_at_a_time(hvdata, comm, folder):
-    """Otherwise a step would get the rows of other data."""
+    """Otherwise a step would get rows of another dataset."""
     train, valid = made(hvdata, "loader"), made(hvdata, "tf.data")
 
     def together():

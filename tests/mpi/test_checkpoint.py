@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.train.Checkpoint(iterator=...): the global order goes on, nothing is lost, nothing comes twice."""
+"""tf.train.Checkpoint(iterator=...): the global order goes on, no element is lost, and none comes twice."""
 
 import time
 
@@ -50,11 +50,11 @@ def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
     it = iter(ds)
     assert results(comm, lambda: take(it, taken)) == [steps[:taken] for steps in whole]
     saved(comm, it, path)
-    # The iterator that was saved goes on as if nothing had been.
+    # The saved iterator goes on unchanged.
     assert results(comm, lambda: rest(it)) == [steps[taken:] for steps in whole]
     again = restored(comm, ds, path)
     assert results(comm, lambda: rest(again)) == [steps[taken:] for steps in whole]
-    assert elements(comm, ds) == whole  # and the epoch after it is a whole one
+    assert elements(comm, ds) == whole  # the next epoch is whole
 
 
 @pytest.mark.world(np=4)
@@ -122,7 +122,7 @@ def test_rank_0_has_seen_the_end(hvdata, comm, path, schedule, taken, others_sav
     it = iter(channel())
 
     def before():
-        got = take(it, taken if comm.rank > 0 else 1)  # rank 0 reads, and begins when it asks itself
+        got = take(it, taken if comm.rank > 0 else 1)  # rank 0 reads, and begins when it takes a step itself
         if others_save == "before" and comm.rank > 0:
             save(it, path)
         comm.barrier()
@@ -157,7 +157,7 @@ def test_a_restored_iterator_that_is_abandoned(hvdata, comm, path, abandon):
         del again
         comm.barrier()
     assert elements(comm, ds) == want(n, comm, 0)
-    if abandon == "superseded":  # and when it is asked after all, it goes on from its state
+    if abandon == "superseded":  # a later step of it goes on from its state
         assert results(comm, lambda: rest(again)) == want(n, comm, 4)
 
 
@@ -197,7 +197,7 @@ def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, 
 
     anew = channel()
     assert go_on(anew) == ([order[taken:] for order in orders[1]], orders[2:4])
-    if "then" in when:  # what was restored in mid-epoch counts as the epoch that it was
+    if "then" in when:  # an epoch that was restored in the middle keeps its number
         again = iter(anew)
         assert results(comm, lambda: rest(again)) == orders[4]
         saved(comm, again, path)
@@ -244,7 +244,7 @@ def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, several
 @pytest.mark.world(np=1)
 @pytest.mark.parametrize("why", ["no seed", "later iterator", "shorter"])
 def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
-    """The library never loses or repeats elements without a word."""
+    """The library reports every loss or repetition of elements."""
     n = 300 * comm.size  # more than the shuffle holds: it could be saved once the generator has ended
     options = {"seed": 3} if why == "later iterator" else {}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that save at different moments, files of earlier runs, and saves after an error: nothing is lost or comes
-twice."""
+"""Ranks that save at different moments, files of earlier runs, and saves after an error: no element is lost or
+comes twice."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ def test_who_saves_first_may_be_behind(hvdata, comm, path, others):
     ds = numbers(hvdata, n, prefetch=4, name="moments")
     it = iter(ds)
     results(comm, lambda: take(it, 7 if last else 8))
-    time.sleep(0.3)  # for the reader to have pulled the rest
+    time.sleep(0.3)  # until the reader has pulled the rest
     results(comm, lambda: save(it, path) if last else None)
     results(comm, lambda: take(it, 2) if last else rest(it) if others == "exhausted" else None)
     results(comm, lambda: None if last else save(it, path))
@@ -122,7 +122,7 @@ def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
 @pytest.mark.parametrize("schedule, batch", [("static", "per_rank"), ("dynamic", "per_rank"), ("static", "global")])
 def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
     """The reader has met the error and the ranks have not. A restore would resume after the failed element."""
-    # With "dynamic" ranks may have taken what others would have.
+    # With "dynamic", ranks may have taken elements in place of other ranks.
     source = broken(comm, (STEPS if schedule == "dynamic" else 6) * comm.size - 1)
     if batch == "global":
         source = source.batch(comm.size)
@@ -147,7 +147,7 @@ def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
 
     def slow():
         starts.append(None)
-        pause = 0.5 if len(starts) == 2 else 0  # where it is run again
+        pause = 0.5 if len(starts) == 2 else 0  # in the second run
         for i in range(n):
             time.sleep(pause)
             yield i

@@ -25,7 +25,7 @@ def refuses(hvdata, comm, path, make, steps, prefetch):
     it = iter(hvdata.distribute_dataset(make, batch="per_rank", prefetch=prefetch, name="refused"))
     results(comm, lambda: tf.nest.map_structure(lambda x: x.shape.as_list(), next(it)))
     in_hand(hvdata, comm, "refused", min(prefetch, steps - 1))
-    time.sleep(1)  # for its pipeline to have more
+    time.sleep(1)  # until its pipeline has more elements
     comm.Barrier()
     says = r"\[reader 0 on .*, channel .*takes at least \d\.\d\d GiB, and no more than 2.00 GiB"
     says = (says, "training can go on", "prefetch=")
@@ -66,7 +66,7 @@ def test_a_state_of_shuffle_buffers_above_2_gib(hvdata, comm, path):
     """Two shuffle buffers of the reader's input, of 1.2 GiB each."""
     needs(comm, 14)
 
-    def large(_):  # and can't be compressed, as TensorFlow does with buffers
+    def large(_):  # random, because TensorFlow compresses buffers
         unit = tf.random.stateless_uniform([1 << 18], [1, 2], None, None, tf.int32)
         return tf.tile(tf.bitcast(unit, tf.uint8), [GIB // 5 >> 20, 1])
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):
     kinds = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
     says = f"(checkpoint of other elements .*{text}|can't be restored from its saved state)"
     raises_everywhere(comm, lambda: next(again), kinds, "channel typed", says)
-    assert len(elements(comm, ds)[0]) == 12  # the next epoch is none of that
+    assert len(elements(comm, ds)[0]) == 12  # the next epoch is not affected
 
 
 def test_a_buffer_of_other_elements(hvdata, comm, path):

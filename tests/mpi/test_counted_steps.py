@@ -12,7 +12,7 @@ from horovod_data.certificate import last
 
 pytestmark = pytest.mark.world(np=2)
 
-SLOW = 0.02  # s an element: slower than the program, so that the end is still to be pulled when all have left
+SLOW = 0.02  # seconds an element: slower than the program, so all ranks leave before the reader pulls the end
 
 
 def numbers(count, seconds=0.0):
@@ -125,7 +125,7 @@ def test_of_several_readers(hvdata, comm):
     """The readers read ahead and reach their ends before the last step of the program. The program learns the ends
     without asking."""
     n = comm.size - hvdata.num_readers()
-    each = 2 * n + (1 if n > 2 else 0)  # left together: fewer than a step has
+    each = 2 * n + (1 if n > 2 else 0)  # the leftovers together make no step
     ds = channel(hvdata, lambda context: tf.data.Dataset.range(each), "readers")
     for epoch in 1, 2:
         if hvdata.is_trainer():
@@ -134,7 +134,7 @@ def test_of_several_readers(hvdata, comm):
                 next(iterator)
         comm.Barrier()
         if hvdata.is_trainer():
-            time.sleep(1)  # a step ahead the readers are at their ends by now, and have said so
+            time.sleep(1)  # the readers read a step ahead, so they are at their ends by now and have sent that
             del iterator
         assert on_trainers(hvdata, comm, lambda: hvdata.stats()["readers/dropped"]) == [2 * (each - 2 * n)] * n
         is_whole(hvdata, comm, "readers", epoch, 2 * (each - 2 * n))

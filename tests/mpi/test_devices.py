@@ -14,7 +14,7 @@ try:  # must come before anything uses TensorFlow
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * DEVICES
     )
 except RuntimeError:
-    pass  # where all files share a process the first one has begun; the fixture below says so
+    pass  # if all files share a process, TensorFlow has begun; the fixture below reports that
 
 
 @pytest.fixture

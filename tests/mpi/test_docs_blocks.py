@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every Python block of README.md and docs/ runs on 2 ranks, and prints what the page says.
 
-The blocks share a job, for its start takes longer than they do. Each has a namespace of its own, filled by
-tests/docs/prelude.py, and what it made is gone before the next one begins.
+The blocks share a job, because its start takes longer than the blocks. Each block has a namespace of its own, filled by
+tests/docs/prelude.py. The objects of a block are freed before the next block begins.
 """
 
 import gc

@@ -66,7 +66,7 @@ def test_cache_after_it_is_local(hvdata, comm):
     for _ in range(3):
         assert elements(comm, ds) == want(source.n, comm)
     assert comm.allgather(source.starts) == [1] + [0] * (comm.size - 1)
-    if comm.rank == comm.size - 1:  # a local pass asks nobody
+    if comm.rank == comm.size - 1:  # a local pass needs no other rank
         assert len(list(ds)) == 4
 
 
@@ -81,7 +81,7 @@ def test_an_unused_iterator_starts_nothing(hvdata, comm):
     source, ds = counted(hvdata, 3 * comm.size)
     kept = [iter(ds) for _ in range(3)]
     if comm.rank == 0:
-        kept.append(iter(ds))  # nor does one that a single rank makes
+        kept.append(iter(ds))  # nor does an iterator that a single rank makes
     comm.barrier()
     assert source.starts == 0
     del kept[0]
@@ -211,14 +211,14 @@ def test_a_rank_may_be_ahead_by_prefetch_steps(hvdata, comm, prefetch):
     taken = 0
     for more in 0, 1, 2, 1:
         if not slowest:
-            comm.Barrier()  # the slowest has taken so many more
+            comm.Barrier()  # the slowest rank has taken so many more steps
         ahead = prefetch if taken == 0 and not slowest else 0
         for _ in range(more + ahead):
             next(it)
         taken += more + ahead
         if slowest:
             comm.Barrier()
-        comm.Barrier()  # and so have the others
+        comm.Barrier()  # the other ranks have taken them, too
     assert [int(x) for x in it] == [step * n + comm.rank for step in range(taken, 64)]
 
 

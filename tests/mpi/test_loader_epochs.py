@@ -33,7 +33,8 @@ def test_a_source_for_every_epoch(hvdata, comm):
 def test_an_iterator_is_read_once(hvdata, comm):
     loader = loads(hvdata, lambda: iter(range(12)))
     assert of_epoch(hvdata, comm, loader) == list(range(12 - 12 % comm.size))
-    raises_everywhere(comm, lambda: list(loader), ValueError, "the source is an iterator .*read once.*Pass a function")
+    text = "the source is an iterator .*read once.*Pass a function with a parameter `epoch`"
+    raises_everywhere(comm, lambda: list(loader), ValueError, text)
 
 
 @pytest.mark.world(np=2, readers=1)

@@ -64,7 +64,7 @@ def test_a_source_that_was_cancelled(hvdata, comm):
 
 @pytest.mark.parametrize("given", ["loader", "iterator", "function"])
 def test_a_loader_is_no_source(hvdata, comm, given):
-    """The reader would wait for itself."""
+    """Otherwise the reader would wait for itself."""
     loader = hvdata.loader(range(8), batch="per_rank")
     source = {"loader": loader, "iterator": iter(loader), "function": lambda: loader}[given]
     call = lambda: hvdata.loader(source, batch="per_rank")
@@ -95,7 +95,7 @@ def test_a_state_that_cannot_be_restored(hvdata, comm, before):
 
 @pytest.fixture
 def torch(monkeypatch):
-    """As much of torch as makes tensors of arrays. The real one is tested where it is (make test-frameworks)."""
+    """The part of torch that makes tensors of arrays. `make test-frameworks` tests the real torch."""
     kinds = {name: np.dtype(name) for name in ("int64", "float32")}
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(dtype=np.dtype, from_numpy=lambda x: x, **kinds))
 
@@ -131,7 +131,7 @@ def test_the_reader_writes_into_its_tensors(hvdata, comm, kind, columns, batch):
 
 
 def test_filler_rows_are_a_copy(hvdata, comm):
-    """With remainder="repeat" the rows of one rank also fill other ranks' last step. The first rank writes into its."""
+    """With remainder="repeat" the rows of one rank also fill other ranks' last step. The first rank writes into its rows."""
     loader = hvdata.loader([np.zeros([4, 4000])], batch="per_rank", remainder="repeat", verify=True)
 
     def written():

@@ -33,7 +33,7 @@ def logs_of_one_process(count):
 
 
 class Last(tf.keras.callbacks.Callback):
-    """The logs as callbacks behind MetricAverage see them."""
+    """The logs that callbacks after MetricAverage get."""
 
     def on_epoch_end(self, epoch, logs=None):
         self.seen = {name: float(value) for name, value in logs.items()}

@@ -38,7 +38,7 @@ def quiet(hvdata, comm):
 def moved(hvdata, comm, call):
     """The growth of the counters of all ranks together while every rank calls `call`."""
     before = quiet(hvdata, comm)
-    comm.Barrier()  # the reader begins for whoever comes first
+    comm.Barrier()  # the reader begins when the first rank does
     results(comm, call)
     comm.Barrier()
     after = hvdata.stats()
@@ -229,7 +229,7 @@ def test_a_share_with_padding_is_copied_once(hvdata, comm):
     assert grown["payload_bytes_copied_to_arena"] <= STEPS * beside_the_reader(comm) * ROWS * 4  # the weights
 
 
-# ---- Nobody waits for a slot, and nobody overwrites one.
+# ---- No process waits for a slot, and none overwrites a slot in use.
 
 
 @pytest.mark.slow
@@ -254,8 +254,8 @@ def test_trainers_that_keep_batches(hvdata, comm):
 
 @pytest.mark.ranks(2, 3)
 def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
-    """TensorFlow reuses the memory of an input for the result if no one else holds it. Here the cache and other ranks
-    hold it."""
+    """TensorFlow reuses the memory of an input for the result if nothing else holds that memory. Here the cache and other
+    ranks hold it."""
     ds = hvdata.distribute_dataset(
         lambda: numbered(ROWS * comm.size * 4).batch(ROWS * comm.size).cache(), batch="global"
     )

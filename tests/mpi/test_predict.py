@@ -246,7 +246,7 @@ def test_a_model_whose_error_has_no_text(hvdata, comm):
         raise Mute
 
     dataset = given_to(hvdata, numbers(8 * comm.size, 1))
-    for _ in range(2):  # the ranks' calls go together as before
+    for _ in range(2):  # the ranks' calls match as before
         for one in comm.allgather(catching(lambda: hvdata.predict(model, dataset))):
             assert isinstance(one, (str, Raised)), one
     goes_on(hvdata, comm)
@@ -309,7 +309,7 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
     got = comm.allgather(catching(lambda: hvdata.predict(presses, dataset, name="pressed")))
     assert got.pop(who) == "KeyboardInterrupt"
     for rank, one in enumerate(got):
-        if when == "before the last word":  # they were done by then
+        if when == "before the last word":  # the other ranks were done by then
             assert rank > 0 or len(one) == 400
         else:
             assert isinstance(one, Raised) and one.kind is RuntimeError, one

@@ -152,7 +152,7 @@ def one_fails(n):
 def test_an_error_names_its_reader_on_every_rank(hvdata, comm):
     n, readers = trainers_of(hvdata, comm), hvdata.num_readers()
     ds = hvdata.distribute_dataset(one_fails(n), batch="per_rank", name="bad")
-    for _ in range(2):  # the next epoch is as good as the first
+    for _ in range(2):  # the next epoch has the same elements and error
         for rank, (got, text) in enumerate(until_it_fails(hvdata, comm, ds)):
             assert got == [100.0 * r + k * n + rank for k in range(2) for r in range(readers)] + [2.0 * n + rank]
             assert "[reader 1 on " in text and "step 2 of its own]" in text and "bad row" in text
@@ -165,7 +165,8 @@ def test_on_reader_error_continue(hvdata, comm):
     batches = [[np.float32(100 * r + i) for i in range(length)] for r, length in enumerate(lengths)]
     for _ in range(2):
         assert_delivered(shares(hvdata, comm, ds), deliver_from_readers(batches, n, "per_rank"))
-    assert set(comm.allgather(int(ds.cardinality()))) == {-2}  # what may not come can't be counted on (Keras does)
+    # The length is unknown, because Keras relies on a known one.
+    assert set(comm.allgather(int(ds.cardinality()))) == {-2}
 
 
 def test_readers_dont_iterate(hvdata, comm):

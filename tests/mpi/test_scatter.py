@@ -183,7 +183,7 @@ def test_gradient(hvdata, comm, root, function):
     for rank, got in enumerate(results(comm, run)):
         if rank == root:
             np.testing.assert_allclose(got, factors * 3 * x**2, rtol=1e-5)
-        else:  # what the others passed played no part
+        else:  # the arguments of other ranks don't matter
             assert got is None or not np.any(got)
 
 
@@ -369,7 +369,7 @@ def test_ranks_that_disagree_on_the_root(hvdata, comm, several, name, roots):
         tf.errors.InvalidArgumentError, "ranks disagree", "the same root",
     )  # fmt: skip
     for one in got:
-        sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)  # which two of them met is up to timing
+        sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)  # which two ranks the error names depends on timing
         assert len({root for root, _ in sides}) == 2, one.text
         assert all(int(root) == roots[int(rank)] for root, rank in sides), one.text
     goes_on(hvdata, comm)
@@ -378,7 +378,7 @@ def test_ranks_that_disagree_on_the_root(hvdata, comm, several, name, roots):
 def test_ranks_that_disagree_on_dtype(hvdata, comm, several):
     source = {"x": table(comm.size)} if comm.rank == 0 else {"x": None, "dtype": tf.int32}
     got = outcomes(comm, lambda: hvdata.scatter(**source, name="other-dtype").numpy())
-    for one in got[1:]:  # the root has sent by then and may be content
+    for one in got[1:]:  # the root has sent its rows by then and may have no error
         assert isinstance(one, Raised) and "float" in one.text and "int32" in one.text, one
 
 

@@ -32,7 +32,7 @@ def test_a_function_that_calls_what_all_ranks_call(hvdata, comm):
     def late(epoch):
         if epoch == 2:
             hvdata.scatter(tf.zeros([comm.size]))
-        hvdata.init()  # which may be called again
+        hvdata.init()  # a second call is allowed
         return tf.data.Dataset.range(hvdata.size())
 
     ds = hvdata.distribute_dataset(late, batch="per_rank")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin of the pytest that the user starts. Tests in a folder named mpi/ run in jobs of several ranks, all others here. All
-have a time limit."""
+"""The plugin of the pytest that the user starts. Tests in a folder named mpi/ run in jobs of several ranks, all other tests in
+this process. Every test has a time limit."""
 
 from __future__ import annotations
 

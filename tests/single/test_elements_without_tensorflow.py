@@ -200,7 +200,7 @@ def test_sizes_may_change_and_texts_may_be_missing():
     spec = columns.spec_of({"x": np.zeros([2, 3]), "t": ["a"]})
     made, *_ = delivered(spec, {"x": np.zeros([5, 1]), "t": np.array([], object)})
     assert made["x"].shape == (5, 1) and made["t"].shape == (0,)
-    for kind, text in (("U", "Grüße"), ("S", b"\xff")):  # an array without a text says of which kind they are
+    for kind, text in (("U", "Grüße"), ("S", b"\xff")):  # the type of an array without texts still shows their kind
         made, *_ = delivered(columns.spec_of(np.array([], kind)), np.array([text]))
         assert made.tolist() == [text]
 

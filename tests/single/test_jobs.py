@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The helper that tests of bad days start their jobs with."""
+"""The helper with which tests of faults start their jobs."""
 
 from __future__ import annotations
 

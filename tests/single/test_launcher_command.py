@@ -183,7 +183,7 @@ def test_a_command_for_the_shell():
 
 @pytest.fixture
 def mpi(tmp_path):
-    """Words that name an mpirun which says what it is told to."""
+    """The command of an mpirun that prints the given text."""
 
     def make(said: str) -> list[str]:
         (tmp_path / "mpirun").write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")

@@ -62,7 +62,7 @@ def test_ops_are_not_built(monkeypatch, tmp_path):
 
 
 def changed(tmp_path, before: str, after: str):
-    """A copy of the ops that says something else of itself."""
+    """A copy of the ops that describes itself differently."""
     path = tmp_path / "_tf.so"
     path.write_bytes(loader._OPS.read_bytes().replace(f'"{before}"'.encode(), f'"{after}"'.encode()))
     return path
@@ -119,7 +119,7 @@ def test_mpi_libraries_of_a_process():
     )] + ["7ffe0000-7fff0000 rw-p 00000000 00:00 0 "]  # fmt: skip
     found = loader.mpi_libraries(maps)
     assert found == ["/x/lib/libmpi.so.40.30.4", "/x/my libs/libmpi.so.12", "/y/libmpich.so.12.2.2"]
-    assert len(loader.mpi_libraries()) == 1  # of this process
+    assert len(loader.mpi_libraries()) == 1  # this process has one MPI library
 
 
 FIRST_USE = """

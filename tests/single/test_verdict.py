@@ -20,7 +20,7 @@ def trainers(count, wait, step, receive=0.0, **more):
 
 
 def reader(pipeline, deal, room, number=0, steps=100, room_of=None, host="node0"):
-    """Seconds are those of one of its steps."""
+    """Seconds are those of one step."""
     spent = [each * steps for each in (pipeline, deal, room)]
     of = {rank: each * steps for rank, each in (room_of or {}).items()}
     return times.Reader(number, host, number == 0, steps, steps, *spent, 0.0, of, dict.fromkeys(of, steps))
@@ -171,7 +171,7 @@ def test_readers_of_hosts(slow):
 
 
 def times_of(rank):
-    """What a rank of a job of 100 tells. Rank 0 reads."""
+    """The times that a rank of a job of 100 ranks reports. Rank 0 reads."""
     trained = times.Trainer(rank, f"node{rank}", 100, 100, rank * 0.01, 0.0, 1.0, 3, 150, {0: 0.0})
     channel = {"options": {"schedule": 0}, "trainer": trained}
     if rank == 0:
