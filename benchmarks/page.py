@@ -81,6 +81,12 @@ def table(results: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -
     return ["", *[f"| {' | '.join(cells)} |" for cells in lines], ""]
 
 
+_MEANINGS = {  # by benchmark, if its page is not "Performance"
+    "backup": "[My job is longer than my allocation](long-jobs.md)",
+    "epoch_cache": "[A slow file system](slow-storage.md)",
+}
+
+
 def write(name: str, arguments: argparse.Namespace, text: list[str], **told: Any) -> int:
     """Writes the machine, the settings and `told` as JSON, and `text` as a page. Returns 1 if something has failed."""
     told = {"machine": {**arguments.machine, "load_after": machine.load()}, **launch.settings_of(arguments), **told}
@@ -91,7 +97,7 @@ def write(name: str, arguments: argparse.Namespace, text: list[str], **told: Any
         folder, stem = DOCS, f"benchmark_{name}"
         head = (
             f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. What it means for you: "
-            f"[Performance](performance.md). All rounds: [{stem}.json]({stem}.json).\n\n"
+            f"{_MEANINGS.get(name, '[Performance](performance.md)')}. All rounds: [{stem}.json]({stem}.json).\n\n"
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{stem}.json").write_text(json.dumps(told, indent=1) + "\n")

@@ -31,6 +31,7 @@ PIPELINES = {
     "ours": "a dedicated reader and `loader`",
     "every_rank": "every rank runs the pipeline",
     "broadcast": "rank 0 runs it, broadcast + slice",
+    "alone": "rank 0 runs it, and sends nothing",
 }
 STARTS = {
     "numpy": "`loader`, numpy, a Python list on rank 0",
@@ -162,6 +163,7 @@ def main() -> int:
                     "every_rank"
                 ]: "each rank reads and parses everything, and decodes and shuffles every N-th frame",
                 PIPELINES["broadcast"]: f"rank 0 sends all ranks' arrays to each rank, without the texts: {BROADCAST}",
+                PIPELINES["alone"]: "so no way with one reader on these cores can be faster",
                 "Times the files are read": "bytes that all processes asked the kernel for in the epoch (`/proc/PID/io`), divided by the size "
                 "of the files",
                 "GiB of the job": "the sum of all processes' memory, in which shared pages count once (`Pss`). The larger one of two "

@@ -7,6 +7,7 @@ Settings: way, folder, rows (of one rank's batch), buffer, steps. Without PyTorc
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -71,7 +72,16 @@ def broadcast(given: dict[str, Any], comm: Any) -> Iterable[Any]:
     return steps()
 
 
-WAYS = {"ours": ours, "every_rank": every_rank, "broadcast": broadcast}
+def alone(given: dict[str, Any], comm: Any) -> Iterable[Any]:
+    """Rank 0 runs the pipeline for all ranks, and sends nothing. The other ranks have no pipeline."""
+    rows = given["rows"]
+    if comm.rank > 0:
+        return itertools.repeat({"image": np.zeros([rows, 1, 1, 1])}, given["steps"])
+    whole = frames(given, rows * comm.size).as_numpy_iterator()
+    return ({"image": batch["image"][:rows]} for batch in whole)
+
+
+WAYS = {"ours": ours, "every_rank": every_rank, "broadcast": broadcast, "alone": alone}
 
 
 def sums(path: str, name: str, pids: list[int]) -> int:

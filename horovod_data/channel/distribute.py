@@ -85,7 +85,7 @@ def distribute_dataset(
         shares.
       prefetch_mb: with prefetch="auto", the most MiB of batches that the reader may send ahead for this channel, to
         all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64, and
-        with cache="job" for a quarter of it. At most a quarter of a reader's HOROVOD_DATA_ARENA_MB is used. With
+        with cache="job" for an eighth of it. At most a quarter of a reader's HOROVOD_DATA_ARENA_MB is used. With
         a number as prefetch, prefetch_mb is an error.
       shard: for several readers.
         None: each reader delivers all of its dataset. The dataset function gives each reader its part.

@@ -146,7 +146,7 @@ class Options:
         size = self.prefetch_mb
         if size is None and self.prefetch == AUTO:
             # Keepers deal from memory, so a small window is enough.
-            part = 4 if self.cached else 1
+            part = 8 if self.cached else 1
             size = max(settings.prefetch_bytes / MIB / part, LEAST_MB)  # rounding to whole bytes may make it less
         return dataclasses.replace(self, verify=self.verify or verify_in(os.environ), prefetch_mb=size)
 
