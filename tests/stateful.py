@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python sources of the numbers from 0 to n - 1 that have a state, as libraries have it. `element(i)` makes an element of a number."""
+"""Python sources of the numbers from 0 to n - 1 that have a state, as libraries have it.
+
+`element(i)` makes an element of a number.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.world(np=1)
 
 
 def test_a_loader_that_python_counts_through(hvdata, comm):
-    """It has no __iter__."""
+    """The loader has no __iter__, so Python calls its __getitem__."""
 
     class Loader:
         def __len__(self):

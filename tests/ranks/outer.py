@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin of the pytest that the user starts. Tests in a folder named mpi/ run in jobs of several ranks, all other tests in
-this process. Every test has a time limit."""
+"""The plugin of the pytest that the user starts. Every test has a time limit.
+
+Tests in a folder named mpi/ run in jobs of several ranks. All other tests run in this process.
+"""
 
 from __future__ import annotations
 
