@@ -20,8 +20,8 @@ STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the 
 RATE = 3e-7  # of the training
 
 # Arguments: a folder, `attempt:rank:step:SIGKILL` for each kill, and the seconds for each step. Steps count over all
-# epochs, and the step `end` comes after fit(). At a kill the last set is whole. Every rank of an attempt writes its rows
-# of each step, and the time, to a file. Rank 0 writes the weight at the end.
+# epochs, and the step `end` comes after fit(). At a kill the last set is whole. Every rank of an attempt writes its
+# rows of each step, and the time, to a file. Rank 0 writes the weight at the end.
 _TRAIN = program(
     f"""
 folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries each part of Horovod's Keras layer, with the Keras behind tf.keras. For each, rank 0 prints "works" or an error.
+"""Tries each part of Horovod's Keras layer, with the Keras behind tf.keras. Rank 0 prints "works" or an error for each.
 
     HVDATA_TEST_LAYER=horovod.tensorflow.keras mpirun -np 2 python horovod_keras.py
 
