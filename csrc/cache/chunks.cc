@@ -76,21 +76,22 @@ Outcome Chunks::Allocate(uint64_t bytes, Block* block) {
     }
     if (block->data != nullptr) return in_memory_ += takes, Outcome();
   }
-  if (directory_.empty()) return Full("HOROVOD_DATA_CACHE_DIR is not set");
+  if (directory_.empty()) return Full(takes, "HOROVOD_DATA_CACHE_DIR is not set");
   if (large || !Take(&file_, bytes, block)) {
     Chunk chunk{MapFile(directory_, size), size, 0};
-    if (!Take(&chunk, bytes, block)) return Full(directory_ + " has no room: " + std::strerror(errno));
+    if (!Take(&chunk, bytes, block)) return Full(takes, directory_ + " has no room: " + std::strerror(errno));
     if (!large) file_ = std::move(chunk);
   }
   in_files_ += takes;
   return {};
 }
 
-Outcome Chunks::Full(const std::string& why) const {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.1f MiB of its limit of %.1f MiB", static_cast<double>(in_memory_) / (1 << 20),
-                static_cast<double>(limit_) / (1 << 20));
-  return {kResourceExhausted, "the cache of this host is full: it has " + std::string(text) + " in memory, and " + why};
+Outcome Chunks::Full(uint64_t bytes, const std::string& why) const {
+  const auto mib = [](uint64_t size) { return static_cast<double>(size) / (1 << 20); };
+  char text[128];
+  std::snprintf(text, sizeof text, "%.1f MiB of its limit of %.1f MiB in memory, needs %.1f MiB more", mib(in_memory_),
+                mib(limit_), mib(bytes));
+  return {kResourceExhausted, "the cache of this host is full: it has " + std::string(text) + ", and " + why};
 }
 
 }  // namespace hvdata

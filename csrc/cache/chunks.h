@@ -33,7 +33,7 @@ class Chunks {
   };
 
   static bool Take(Chunk* chunk, uint64_t bytes, Block* block);
-  Outcome Full(const std::string& why) const;
+  Outcome Full(uint64_t bytes, const std::string& why) const;
 
   const uint64_t limit_;
   const std::string directory_;

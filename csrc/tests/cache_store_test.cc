@@ -80,11 +80,12 @@ TEST(Chunks, BeyondTheLimitIsAnError) {
   Chunks chunks(kMiB, "");
   Filled(&chunks, kMiB - 64, 'a');
   Block block;
-  const Outcome outcome = chunks.Allocate(65, &block);
+  const Outcome outcome = chunks.Allocate(5 * kMiB / 2, &block);
   EXPECT_EQ(outcome.code, kResourceExhausted);
   EXPECT_EQ(outcome.message,
-            "the cache of this host is full: it has 1.0 MiB of its limit of 1.0 MiB in memory, and "
+            "the cache of this host is full: it has 1.0 MiB of its limit of 1.0 MiB in memory, needs 2.5 MiB more, and "
             "HOROVOD_DATA_CACHE_DIR is not set");
+  EXPECT_EQ(chunks.Allocate(65, &block).code, kResourceExhausted);
   EXPECT_EQ(Filled(&chunks, 64, 'b').size, 64u) << "what fits still fits";
 }
 

@@ -185,10 +185,11 @@ def _size(given: Any) -> Optional[float]:
 
 def _seed(given: Any) -> int:
     """The seed as a number of 64 bits without a sign."""
+    to_do = "Use a number from -2**63 to 2**64 - 1"
     if (seed := whole(given)) is None:
-        raise explained(TypeError, f"seed={given!r} is not a whole number")
+        raise explained(TypeError, f"seed={given!r} is not a whole number", to_do)
     if not -(1 << (_SEED_BITS - 1)) <= seed < 1 << _SEED_BITS:
-        raise explained(ValueError, f"seed has more than {_SEED_BITS} bits", "Use a number from -2**63 to 2**64 - 1")
+        raise explained(ValueError, f"seed has more than {_SEED_BITS} bits", to_do)
     return seed & ((1 << _SEED_BITS) - 1)
 
 

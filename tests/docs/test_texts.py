@@ -86,3 +86,9 @@ def test_the_planning_model_s_constants_are_those_of_the_page():
     assert f"n x {MEASURED.seconds_per_batch * 1e6:g} us / w" in page
     assert f"l B / {MEASURED.copy_bytes_per_second / 1e9:g} GB/s / w" in page
     assert f"(n - l) B / {MEASURED.send_bytes_per_second / 1e9:g} GB/s / w" in page
+
+
+def test_the_programs_of_long_jobs_save_their_state():
+    for path in "docs/long-jobs.md", "examples/slurm/requeue.sbatch":
+        for program in re.findall(r"python (examples/\S+\.py)", (ROOT / path).read_text()):
+            assert "Backup" in (ROOT / program).read_text(), (path, program)

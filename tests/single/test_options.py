@@ -53,6 +53,12 @@ def test_a_cached_channel_that_is_refused_says_what_to_do():
         assert what in str(error.value) and to_do in str(error.value), error.value
 
 
+@pytest.mark.parametrize("seed", [None, 0.5, True])
+def test_a_seed_that_is_no_number_says_what_to_use(seed):
+    with pytest.raises(TypeError, match="is not a whole number.*Use a number from -2"):
+        Options("global", cache="job", shuffle=True, seed=seed)
+
+
 @pytest.mark.parametrize("seed, bits", [(0, 0), (-1, 2**64 - 1), (np.int8(-2), 2**64 - 2), (2**64 - 1, 2**64 - 1)])
 def test_the_seed_has_64_bits(seed, bits):
     """Ranks may write one seed in two ways."""
@@ -89,7 +95,6 @@ def test_a_function_of_the_epoch_is_not_cached():
     [
         {"verify": 1},
         {"cache": "job", "shuffle": 1},
-        {"cache": "job", "seed": 0.5},
         {"prefetch": 1.5},
         {"prefetch_mb": True},
         {"name": 3},
