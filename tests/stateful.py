@@ -67,7 +67,7 @@ class KeepsItsPlace:
 
 
 class KeepsItsState:
-    """As a Hugging Face dataset: each iterator begins with the last state given, and then has the dataset's state."""
+    """Like a Hugging Face dataset: each iterator begins with the last given state, and then has the dataset's state."""
 
     def __init__(self, n):
         self.n, self.now, self._starting_state_dict = n, {"at": 0}, None
@@ -86,7 +86,7 @@ class KeepsItsState:
 
 
 class BeginsAnewAtItsEnd:
-    """As a StatefulDataLoader: a state of its end makes it begin anew."""
+    """Like a StatefulDataLoader: a state from its end makes it begin anew."""
 
     def __init__(self, n):
         self.n, self.start = n, 0

@@ -13,7 +13,8 @@ struct hvdata_column {
   const int64_t* dims;
   const void* data;
   uint64_t bytes;
-  // Null, except in a share's column that has bytes. The program gives it to hvdata_release() once, and sets it to null.
+  // Null, except in a share's column that has bytes. The program sets it to null, and gives the address to
+  // hvdata_release() once.
   void* owner;
 };
 

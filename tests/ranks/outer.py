@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With pytest-xdist's option -n."""
+    """Called by pytest-xdist if it has the option -n."""
     from ranks.workers import Shares
 
     return Shares(config, log)

@@ -104,7 +104,7 @@ def test_the_default_is_what_the_library_does():
 
 
 def test_a_number_of_steps_is_advised_only_if_readers_need_more(capsys):
-    """It would switch "auto" off."""
+    """A number of steps would switch prefetch="auto" off."""
     assert choose(plans(job(ranks=8))).job.prefetch == "auto"
     small = choose(plans(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100)))  # a window of 64
     assert small.readers.dedicated == 3 and small.job.prefetch == "auto"
