@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes that a peer writes into shared memory, as a ring of records or a list of slots: nothing outside of it is read or written,
-// and each record lies within its ring.
+// Any bytes that a peer writes into shared memory, as a ring of records or a list of slots: nothing outside of it is
+// read or written, and each record lies within its ring.
 #include <memory>
 #include <vector>
 

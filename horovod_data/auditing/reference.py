@@ -144,7 +144,10 @@ def check_reference(given: Any, key: Key) -> None:
 
 
 def _kind(given: Any) -> str:
-    """Says whether this is a "number", a collection of "keys" or of "elements", or a "function". Empty: none of them."""
+    """Says whether this is a "number", a collection of "keys" or of "elements", or a "function".
+
+    Empty: none of them.
+    """
     if whole(given) is not None and not np.ndim(given):
         return "number"
     keys = isinstance(given, (range, set, frozenset))

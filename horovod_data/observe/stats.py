@@ -34,7 +34,7 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
 
     With cache="job" a channel has these present values. The channel `train (load)` has the times of the pipeline:
 
-    - `train/cache_bytes`: the bytes that this process keeps for its host. 0: another process of the host keeps its rows.
+    - `train/cache_bytes`: the bytes that this process keeps for its host. 0: another process keeps the host's rows.
     - `train/cache_limit`: the bytes of memory that it may take for them. The rest is in files.
     - `train/cache_units`: on a process that keeps rows, the rows (elements with batch="per_rank") that the whole job has
       loaded. Otherwise 0.

@@ -156,7 +156,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from `initial_lr / size()` to `initial_lr` in the first epochs, batch by batch. Local."""
+    """Raises the learning rate from `initial_lr / size()` to `initial_lr` in the first epochs, batch by batch.
+
+    Local.
+    """
 
     def __init__(
         self,
