@@ -71,7 +71,7 @@ def main() -> int:
             take processor time from every way. Some ways also ran in a job without Horovod."""),
         "",
         "In a step every rank gets its batch (float32, ready-made on the reader), in eager iteration. *per_rank / this way* is the "
-        f"speed of {OURS} over that of the row.",
+        f"speed of {OURS}, divided by the speed of this way.",
         "",
         "The ways:",
         "",

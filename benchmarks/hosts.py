@@ -80,7 +80,7 @@ def main() -> int:
         *defined(
             {
                 "Plain MPI": "`Isend` of these bytes in messages of 4 MiB",
-                "Over plain MPI": "the time over that of plain MPI: the median of the rounds' ratios. Broadcast and slice makes 1024 steps at most, and its figures are "
+                "Over plain MPI": "the time divided by that of plain MPI, the median over the rounds. Broadcast and slice makes 1024 steps at most, and its figures are "
                 "extrapolated to all steps",
                 "Handed to MPI": "bytes of payload and headers that horovod_data hands to MPI on the reader, over the bytes that must leave",
                 "On the line": "bytes by the interface's counter on the reader's host, over the bytes that must leave",

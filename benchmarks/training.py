@@ -33,7 +33,7 @@ def main() -> int:
                 "horovod_data, global": "rank 0 reads all images from its memory, makes global batches, and also trains",
                 "Tensors": "every rank has its batches ready as tensors",
                 "A dataset of each rank's own": "every rank makes batches of images in its memory",
-                "Horovod_data beside it": "the speed of horovod_data over that of the row: the median of the rounds' ratios",
+                "Horovod_data beside it": "the speed of horovod_data divided by the speed in this row, the median over the rounds",
             }
         ),
     ]

@@ -22,7 +22,7 @@ pytest_plugins = ["ranks.child" if os.environ.get("HVDATA_TEST_JOB") else "ranks
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Without the garbage collector, as in ranks/site, because hundreds of thousands of objects are made and none is
+    """Collects without the garbage collector, as in ranks/site. Hundreds of thousands of objects are made, and none is
     freed."""
     gc.disable()
     try:

@@ -21,8 +21,8 @@ def mark(first: int, second: int) -> bytes:
 def flip(targets: Mapping[tuple[int, int], int]) -> int:
     """Changes a byte of every copy of these marks in writable memory of this process. Returns the number of copies.
 
-    Every rank has to call this, because other ranks may only read a small share in the reader's memory. Two processes may change the same
-    byte, to the same value.
+    Every rank has to call this, because other ranks may only read a small share in the reader's memory. Two processes
+    may change the same byte, to the same value.
 
     Args:
       targets: the byte to change, by the two numbers of a mark.

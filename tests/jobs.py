@@ -28,8 +28,8 @@ import pytest
 from ranks import launch
 from ranks.slowness import slowness
 
-# Seconds in which a fault must end a job or become an error: the 10 of docs/guarantees.md, times the slowness of the machine. Three times
-# that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
+# The seconds in which a fault must end a job or become an error: the 10 of docs/guarantees.md, times the slowness of
+# the machine. It is three times that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
 SOON = (30 if os.environ.get("HVDATA_TEST_LIMIT") else 10) * slowness()
 
 # Most programs of ranks begin with this text. `before` stands in front of the import of TensorFlow.
@@ -73,10 +73,10 @@ _FOLDERS = tempfile.TemporaryDirectory(
 
 
 def program(body: str, before: str = "", init: str = _INIT) -> str:
-    """The text of a program: the imports that most need, say(), now(), train(), load(), slowly(), `init`, `rank` and `size`, then
-    `body`.
+    """Returns the text of a program.
 
-    TensorFlow is imported if the program uses it, because that takes a rank longer than all else.
+    It has common imports, say(), now(), train(), load(), slowly(), `init`, `rank` and `size`, and then `body`. It
+    imports TensorFlow only if it uses it, because this import takes longest.
     """
     uses = re.search(r"\b(tf\.|train\(|tensorflow)", before + init + body)
     libraries = _LIBRARIES.replace("{tensorflow}", "import tensorflow as tf" if uses else "")
@@ -131,7 +131,8 @@ class Job:
     def finish(self, timeout: float = 60) -> int:
         """Waits for the end of the job and returns its status.
 
-        Ends a job that takes longer than `timeout` (more on slow machines), and fails the test with the stacks of all ranks.
+        If the job takes longer than `timeout` (more on slow machines), ends it, and fails the test with the stacks of
+        all ranks.
         """
         timeout *= 2 * slowness()
         status = self._running.wait(timeout)
@@ -186,9 +187,9 @@ def start_job(
 ) -> Iterator[Job]:
     """Starts a script (its text or its path) on np + readers ranks, and kills its processes at the end.
 
-    Fails the test if a process still runs `left` seconds after finish(). `env` comes on top of the test defaults; None unsets a variable.
-    `launcher` is a command line such as "horovodrun --gloo" that takes -np; the default is the mpirun under test. `running` takes the
-    arguments of RunningJob and starts the job, for example on other hosts.
+    Fails the test if a process still runs `left` seconds after finish(). `env` adds to the test defaults, and None
+    unsets a variable. `launcher` is a command line that takes -np, such as "horovodrun --gloo". The default is the
+    mpirun under test. `running` takes the arguments of RunningJob and starts the job, for example on other hosts.
     """
     directory = Path(tempfile.mkdtemp(dir=_FOLDERS.name))
     if isinstance(script, str):
@@ -240,7 +241,7 @@ def run_program(
     body: str, np: int, *args: str, status: int | None = 0, before: str = "", init: str = _INIT, timeout: float = 120,
     **more: Any,
 ) -> Job:  # fmt: skip
-    """Runs program(body, before, init) to its end, which is to have this status. None: the caller looks at the status."""
+    """Runs program(body, before, init) to its end, and asserts its status. With None the caller looks at the status."""
     job = run_job(program(body, before, init), np, *args, timeout=timeout, **more)
     assert status is None or job.returncode == status, job.describe()
     return job

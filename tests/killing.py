@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that is killed again and again, and started again, also on other numbers of ranks. Ranks need no TensorFlow.
+"""A training that is killed and started again many times, also on other numbers of ranks. Ranks need no TensorFlow.
 
 train_with_kills(folder, drawn(20, seed))        # the rows of each step, in order, and the final weights
 train_under_the_launcher(folder, drawn(20, 6, LAUNCHED))   # the same, where horovod-data-run starts it again
@@ -189,7 +189,7 @@ def train_under_the_launcher(
 
 
 def _cut(bed: Any, folder: Path, job: Launched) -> None:
-    """Cuts off each host for which the program asks, until the next attempt has started or the launcher waits for it."""
+    """Cuts off each host that the program names, until the next attempt starts or the launcher waits for the host."""
     while job.poll() is None:
         for asked in folder.glob("cut.*[0-9]"):
             host, said = bed.names.index(asked.read_text()), len(job.output)

@@ -202,7 +202,9 @@ def empty_share(share: Element, remainder: str) -> Element:
 def deliver_per_host(
     elements_of_hosts: Sequence[Sequence[Element]], trainers: Sequence[int], batch: str, remainder: str = "drop"
 ) -> list[list[list[Element]]]:
-    """The shares of an epoch for each host and each of its trainers, where every host reads for itself. All end on the same step.
+    """The shares of an epoch for each host and each of its trainers, where every host reads for itself.
+
+    All hosts end on the same step.
 
     A host with data for fewer steps must have some, because its last shares have the shape of its first ones.
     """

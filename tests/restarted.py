@@ -2,7 +2,9 @@
 """A training program for jobs that horovod-data-run starts again, and what such a job must have trained.
 
 write(folder)                      # train.py
-run_launcher(..., "--state", str(folder / "state"), sys.executable, str(folder / "train.py"), str(folder), "1:2:7:SIGKILL", "0")
+run_launcher(
+    ..., "--state", str(folder / "state"), sys.executable, str(folder / "train.py"), str(folder), "1:2:7:SIGKILL", "0"
+)
 check(folder)
 """
 
@@ -17,9 +19,9 @@ from jobs import program
 STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the next
 RATE = 3e-7  # of the training
 
-# Arguments: a folder, then `attempt:rank:step:SIGKILL` for each kill, with steps counted over the epochs, then seconds for each step.
-# The step `end`: when fit() has ended. At a kill the last set is whole.
-# Every rank of an attempt writes its rows of each step, and the time, to a file. Rank 0 writes the weight at the end.
+# Arguments: a folder, `attempt:rank:step:SIGKILL` for each kill, and the seconds for each step. Steps count over all
+# epochs, and the step `end` comes after fit(). At a kill the last set is whole. Every rank of an attempt writes its
+# rows of each step, and the time, to a file. Rank 0 writes the weight at the end.
 _TRAIN = program(
     f"""
 folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
@@ -109,8 +111,9 @@ def trained(folder: Path) -> dict[int, dict[int, dict[int, list[int]]]]:
 
 
 def check(folder: Path, begun: dict[int, int]) -> None:
-    """The ranks' rows of all steps, joined, are those of an undisturbed job, and so is the weight. A step counts in the last attempt that
-    has made it.
+    """Asserts that the joined rows of all steps, and the weight, are those of an undisturbed job.
+
+    A step counts in the last attempt that has made it.
 
     begun: the first step of each attempt.
     """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python sources of the numbers from 0 to n - 1 that have a state, as libraries have it. `element(i)` makes an element of a number."""
+"""Python sources of the numbers from 0 to n - 1 that have a state, as libraries have it.
+
+`element(i)` makes an element of a number.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class KeepsItsPlace:
 
 
 class KeepsItsState:
-    """As a Hugging Face dataset: each iterator begins with the last state given, and then has the dataset's state."""
+    """Like a Hugging Face dataset: each iterator begins with the last given state, and then has the dataset's state."""
 
     def __init__(self, n):
         self.n, self.now, self._starting_state_dict = n, {"at": 0}, None
@@ -83,7 +86,7 @@ class KeepsItsState:
 
 
 class BeginsAnewAtItsEnd:
-    """As a StatefulDataLoader: a state of its end makes it begin anew."""
+    """Like a StatefulDataLoader: a state from its end makes it begin anew."""
 
     def __init__(self, n):
         self.n, self.start = n, 0

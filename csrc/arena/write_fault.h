@@ -6,8 +6,8 @@
 
 namespace hvdata {
 
-// From now on such a write prints `line` on stderr. Then the earlier action of the signal runs. Only the
-// first call has an effect.
+// From now on such a write prints `line` on stderr. Then the earlier action of the signal runs. Only the first call has
+// an effect.
 void ExplainWriteFaults(const std::string& line);
 
 // Keeps a range of read-only memory in the list of ranges whose faults are explained. A process has few ranges.

@@ -9,8 +9,8 @@ namespace hvdata {
 
 extern std::atomic<bool> forked;  // set in a child
 
-// From now on InForkedChild() recognizes children, and `in_child` runs in each child. Only one such function may ever be
-// given.
+// From now on InForkedChild() recognizes children, and `in_child` runs in each child. Only one such function may ever
+// be given.
 void WatchForks(void (*in_child)() = nullptr);
 
 // True in a forked child of a process that had called WatchForks().

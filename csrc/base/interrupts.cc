@@ -18,9 +18,9 @@ struct Before {
 };
 std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
-// The earlier handler that OnInterrupt() runs on this thread now. Null: it runs none. The thread-local storage has the model
-// initial-exec. With another model, the first access allocates memory if this library was loaded after the program's
-// start. A signal handler must not allocate memory.
+// The earlier handler that OnInterrupt() runs on this thread now. Null: it runs none. The thread-local storage has the
+// model initial-exec. With another model, the first access allocates memory if this library was loaded after the
+// program's start. A signal handler must not allocate memory.
 thread_local const Before* volatile running __attribute__((tls_model("initial-exec"))) = nullptr;
 
 void OnInterrupt(int signal, siginfo_t* info, void* context) {

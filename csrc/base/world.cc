@@ -9,9 +9,9 @@ namespace hvdata {
 
 namespace {
 
-// Chooses the keeper of each host: its first reader, which shares memory with the host's trainers anyway, else its first
-// trainer. (mail/host_links.cc chooses a porter by the same rule.) The host of reader 0 comes first, the others in the
-// order of their members.
+// Chooses the keeper of each host: its first reader, which shares memory with the host's trainers anyway, else its
+// first trainer. (mail/host_links.cc chooses a porter by the same rule.) The host of reader 0 comes first, the others
+// in the order of their members.
 void ChooseKeepers(const std::vector<int>& readers, std::vector<Member>* members) {
   std::map<std::string, size_t> chosen;  // by host
   const auto index = [](const Member& m) { return std::pair(!m.reads(), m.reads() ? m.reader : m.trainer); };

@@ -11,8 +11,8 @@
 
 namespace hvdata {
 
-// The roles of the processes in a channel. kJob: readers deal to trainers. A channel with cache="job" is two channels. On
-// each host one process is the keeper, and has the host's part of the data in its memory.
+// The roles of the processes in a channel. kJob: readers deal to trainers. A channel with cache="job" is two channels.
+// On each host one process is the keeper, and has the host's part of the data in its memory.
 enum class View : uint8_t {
   kJob = 0,
   kLoad = 1,  // readers deal to keepers

@@ -278,7 +278,8 @@ std::string KeptDealer::Mode() const {
          (config.shuffle ? ", shuffle=True, seed=" + seed : ", shuffle=False");
 }
 
-// Until CheckOrder() has checked the load, it may have fewer steps than the restored state. So the result is that state.
+// Until CheckOrder() has checked the load, it may have fewer steps than the restored state. So the result is that
+// state.
 KeptState KeptDealer::State() const {
   KeptState state;
   state.mode = Mode(), state.number = number_;

@@ -13,8 +13,8 @@
 
 namespace hvdata {
 
-// One thread loads: it calls Copy() and Append(). Lock all calls, except Copy(). The columns of Of() may be read without
-// the lock, and copies of them may outlive the store.
+// One thread loads: it calls Copy() and Append(). Lock all calls, except Copy(). The columns of Of() may be read
+// without the lock, and copies of them may outlive the store.
 class Store {
  public:
   Store(uint64_t limit, std::string directory) : chunks_(limit, std::move(directory)) {}

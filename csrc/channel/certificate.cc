@@ -26,7 +26,8 @@ std::string Hex(uint64_t number, int digits) {
   return text;
 }
 
-// The text as a JSON string. An error may hold a file's name in another encoding than UTF-8. Its bytes stay as they are.
+// The text as a JSON string. An error may hold a file's name in another encoding than UTF-8. Its bytes stay as they
+// are.
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {

@@ -21,8 +21,9 @@ bool EndsWithinALine(const std::string& file) {
   return in.tellg() > 0 && in.seekg(-1, std::ios::end).get() != '\n';
 }
 
-// Appends the line in one piece if the system can, because another job may append to the same file. With an empty `line`
-// it only checks that the file can be written. The thread of FileWriter() calls it, because the file system may hang.
+// Appends the line in one piece if the system can, because another job may append to the same file. With an empty
+// `line` it only checks that the file can be written. The thread of FileWriter() calls it, because the file system may
+// hang.
 void Append(const std::string& file, std::string line, const Place& place) {
   std::ofstream out(file, std::ios::binary | std::ios::app);
   if (out) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coordinates readers that each have trainers of their own: one reader on each host. They send a step when all readers
-// have it, and end on the same step. Every reader sends its progress (READY) to this class on reader 0. It serves all
-// channels.
+// Coordinates one reader on each host. Each of these readers has trainers of its own. The readers send a step when all
+// of them have it, and end on the same step. Every reader sends its progress (READY) to this class on reader 0. One
+// object serves all channels.
 #pragma once
 
 #include <cstdint>

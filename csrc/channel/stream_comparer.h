@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the streams of readers that divide the elements of one pipeline (shard="auto"). Every reader pulls all
 // elements, and sends a hash of each (PULLED). The first difference ends the epoch on every reader (ALIKE with an
-// error). A reader ends its epoch when all readers had the same elements (ALIKE). It runs on reader 0, for all channels.
+// error). A reader ends its epoch when all readers had the same elements (ALIKE). It runs on reader 0, for all
+// channels.
 #pragma once
 
 #include <cstdint>

@@ -15,9 +15,9 @@ Outcome InputFailure(int code) {
   return failure;
 }
 
-// Calls a function of Python. Up to Python 3.13, a thread that needs the GIL after the end of Python is ended: its stack is
-// unwound. Here that would end the process, because destructors on the stack need the GIL again. So the thread waits for
-// the end of the process, as in Python 3.14.
+// Calls a function of Python. Up to Python 3.13, a thread that needs the GIL after the end of Python is ended: its
+// stack is unwound. Here that would end the process, because destructors on the stack need the GIL again. So the thread
+// waits for the end of the process, as in Python 3.14.
 template <typename Call>
 auto Called(Call call) {
   try {

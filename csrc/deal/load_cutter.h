@@ -26,7 +26,8 @@ class LoadCutter {
     std::vector<uint64_t> rows;   // of each share
     proof::StepHashes hashes;     // verified channels
   };
-  // `turn`: how many elements this reader has dealt before. `hash`: of what its pipeline has yielded (Input::fingerprint).
+  // `turn`: how many elements this reader has dealt before. `hash`: of what its pipeline has yielded
+  // (Input::fingerprint).
   Outcome Make(Columns element, uint64_t turn, uint64_t hash, Cut* cut) const;
 
  private:

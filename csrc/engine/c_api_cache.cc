@@ -16,7 +16,8 @@ using namespace hvdata;  // NOLINT: this file is the C interface of that namespa
 extern "C" {
 
 // Deals one epoch of a kept channel that hvdata_source_wait has returned, and returns when all trainers have ended it.
-// Errors go to the trainers. `load`: the channel that fills this keeper's memory. `number`: of the epoch, over all runs.
+// Errors go to the trainers. `load`: the channel that fills this keeper's memory. `number`: of the epoch, over all
+// runs.
 int hvdata_keep(uint32_t kept, uint32_t load, uint64_t epoch, uint64_t number) {
   return WithRunning([&](Engine& engine) {
     const std::shared_ptr<Keeper> keeper = engine.KeeperOf(kept, load);

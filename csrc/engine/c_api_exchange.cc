@@ -115,7 +115,7 @@ void Begin(const std::shared_ptr<Engine>& engine, const std::string& name, std::
   const auto gathered_or_not = [engine, name, call, is_root](const Outcome& outcome, const Exchanged&) {
     if (outcome.ok()) return;
     call->End(outcome);
-    // The others wait for the scatter.
+    // The other trainers wait for the scatter.
     if (is_root && Engine::State() == EngineState::kRunning) engine->exchange().Refuse(name, kRoot, outcome);
   };
   engine->exchange().Gather("\0G"s + name, kRoot, *ShareOf(mine, kRoot, engine.get()), collected, gathered_or_not);

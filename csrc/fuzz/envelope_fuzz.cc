@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An envelope that another process sent: any bytes are refused with a reason, or are what the encoder makes of the messages in
-// it. Each of these is refused, or is what the encoder makes of it.
+// The bytes of an envelope from another process. Either they are refused with a reason, or encoding the envelope's
+// messages again gives the same bytes. The same holds for each message.
 #include "fuzz/fuzz.h"
 #include "tests/wire_samples.h"
 #include "wire/envelope.h"

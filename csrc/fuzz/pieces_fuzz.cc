@@ -19,7 +19,7 @@ const std::vector<Leaf> kLeaves{
     {Leaf::kDense, 0, 1}, {Leaf::kDense, 1, 1}, {Leaf::kRagged, 2, 3}, {Leaf::kSparse, 5, 3}};
 constexpr size_t kWidth = 8;
 
-// As a received column is: its memory fits its type and dims.
+// Makes a column like a received one: its memory fits its type and dims.
 Column Filled(int32_t dtype, Dims dims, Decisions* from) {
   Column column = New(dtype, std::move(dims));
   if (column.texts()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes that a peer writes into shared memory, as a ring of records or a list of slots: nothing outside of it is read or written,
-// and each record lies within its ring.
+// A peer writes any bytes into shared memory, as a ring of records or a list of slots. This process must not read or
+// write outside of that memory, and each record must lie within its ring.
 #include <memory>
 #include <vector>
 

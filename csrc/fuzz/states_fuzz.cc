@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states of a trainer's iterator and of a verified epoch in a checkpoint, and readers' messages to a trainer that resumes from it.
+// The states of a trainer's iterator and of a verified epoch in a checkpoint, and readers' messages to a trainer that
+// resumes from it.
 #include <map>
 #include <memory>
 #include <variant>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shares that come in become tensors (rows/bundle.h, ops/tensors.h): a component is refused, or is a tensor of just these bytes.
+// Incoming shares become tensors (rows/bundle.h, ops/tensors.h). Each component is refused, or is a tensor of exactly
+// its bytes.
 #include <algorithm>
 #include <cstring>
 #include <memory>

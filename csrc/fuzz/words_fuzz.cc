@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What trainers, and the reader that keeps all in step, say to a reader: its channel takes anything, in any order.
+// Messages of trainers and of reader 0 to a reader, in any order. The reader's channel must survive all of them.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -51,7 +51,7 @@ class Dealer {
     for (int64_t next = 0; next >= 0;) {
       uint64_t number = 0;
       next = source_->WaitEpoch(std::chrono::hours(1), &number);
-      Hear();  // as the network's thread does: an epoch that a trainer says it has long opened is not waited for
+      Hear();  // because WaitEpoch() fetches no message if the epoch is open already
       if (next > 0) Deal(static_cast<uint64_t>(next));
     }
   }

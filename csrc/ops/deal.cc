@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the user's pipeline for one epoch, and deals its elements. Each epoch is one call of the op, with its own thread.
+// Runs the user's pipeline for one epoch, and deals its elements. Each epoch is one call of the op, with its own
+// thread.
 #include <memory>
 #include <string>
 #include <utility>

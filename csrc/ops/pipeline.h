@@ -20,17 +20,17 @@ namespace hvdata {
 
 class TfPipeline : public Pipeline {
  public:
-  // The dataset is input 0 of `ctx`, which must outlive this object. `arena`: for its elements, if the pipeline accepts
-  // an allocator; may be null. `made` counts the iterators that were made of the dataset. It must outlive this object,
-  // too. `divides`: several readers divide the elements (deal/input.h).
+  // The dataset is input 0 of `ctx`, which must outlive this object. `arena` may be null. Otherwise elements are made
+  // in it, if the pipeline accepts an allocator. `made` counts the iterators that were made of the dataset. It must
+  // outlive this object, too. `divides`: several readers divide the elements (deal/input.h).
   TfPipeline(tensorflow::OpKernelContext* ctx, ArenaPtr arena, uint64_t* made, bool divides);
   ~TfPipeline() override;
   TfPipeline(const TfPipeline&) = delete;
   TfPipeline& operator=(const TfPipeline&) = delete;
 
   // If fewer than `number` iterators were made, these functions make and destroy the missing ones, because each
-  // iterator gives a seeded shuffle its next order. StartFrom needs that, too: a saved shuffle may have no state, if a
-  // later stage had seen its end.
+  // iterator gives a seeded shuffle its next order. StartFrom also needs the right order: a saved shuffle has no state
+  // if a later stage has seen the shuffle's end.
   Outcome Start(uint64_t number) override;
   Outcome StartFrom(const std::vector<std::string>& saved, uint64_t number) override;
   bool started() const override { return iterator_ != nullptr; }

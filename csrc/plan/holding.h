@@ -13,9 +13,9 @@ namespace hvdata::plan {
 // A unit is a row of a global batch, or a whole per-rank element. Units are numbered in the order in which they were
 // loaded. Every process computes the same holder of a unit, so no process has to announce what it holds.
 //
-// The keeper of trainer t's host holds the rows that RowsOf() gives to trainer t in the first epoch. So these rows cross
-// no network again. The last trainer's keeper also holds the rows that kDrop leaves out. Hosts without trainers hold
-// some of each trainer's last rows: each of them holds as much as an average host with trainers, rounded down.
+// The keeper of trainer t's host holds the rows that RowsOf() gives to trainer t in the first epoch. So these rows
+// cross no network again. The last trainer's keeper also holds the rows that kDrop leaves out. Hosts without trainers
+// hold some of each trainer's last rows: each of them holds as much as an average host with trainers, rounded down.
 //
 // Not safe for threads: take a lock if one thread calls Add() while others read.
 class Holding {
@@ -23,8 +23,8 @@ class Holding {
   // `keeper_of_rank`: by trainer. `keepers`: their number. Keepers without a trainer are those of hosts that only read.
   Holding(std::vector<int> keeper_of_rank, int keepers, Remainder remainder, bool whole_elements);
 
-  // Adds the next load step. `rows`: of the whole step, on all keepers together; 1 if units are whole elements. `number`:
-  // see NumberOfLoadStep().
+  // Adds the next load step. `rows`: of the whole step, on all keepers together; 1 if units are whole elements.
+  // `number`: see NumberOfLoadStep().
   void Add(int64_t rows, uint64_t number);
 
   uint64_t steps() const { return steps_; }

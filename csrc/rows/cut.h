@@ -40,7 +40,7 @@ class Cutter {
 
   // Checks that all components of an element have the same number of rows.
   Outcome OneAxis(const Columns& element, int64_t* rows) const;
-  // Appends these rows of each component to `share`, and padding after them. No weights.
+  // Appends these rows of each component to `share`, and padding after them. Appends no weights.
   Outcome CutRows(const Columns& element, const plan::Rows& rows, Columns* share) const;
   // If the share has costs, makes the costs of the last `fillers` rows 0. If the channel has weights, appends them.
   void Weigh(int64_t data, int64_t fillers, Columns* share) const;
@@ -59,7 +59,7 @@ class Cutter {
   Model ModelOfSpec() const;
   // The share of a trainer that gets no element of a step. `trainer`: its number for error texts; -1: several trainers.
   Outcome CutFiller(const Columns& element, int trainer, Columns* share) const;
-  // The same without any element. Not for remainder="repeat", which copies one.
+  // Like CutFiller, without an element. Not for remainder="repeat", which copies an element.
   Outcome CutEmpty(const Model& model, int trainer, Columns* share) const;
 
  private:

@@ -8,8 +8,8 @@
 
 namespace hvdata {
 
-// Memory for a received payload. Fresh pages cost as much as the copy into them. So buffers of 256 KiB and more are used
-// again. Used and kept buffers together never take more than the largest amount that was in use at one time.
+// Memory for a received payload. Fresh pages cost as much as the copy into them. So buffers of 256 KiB and more are
+// used again. Used and kept buffers together never take more than the largest amount that was in use at one time.
 // std::bad_alloc: there is no memory.
 Block NewReceiveBlock(uint64_t bytes);
 

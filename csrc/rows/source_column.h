@@ -13,14 +13,15 @@ struct hvdata_column {
   const int64_t* dims;
   const void* data;
   uint64_t bytes;
-  // Of a share's column that has bytes, otherwise null. The program sets it to null, and gives it to hvdata_release() once.
+  // Null, except in a share's column that has bytes. The program sets it to null, and gives the address to
+  // hvdata_release() once.
   void* owner;
 };
 
 namespace hvdata {
 
-// Copies a column of a source. A large one is copied to `arena`, if it is not null and has room.
-// Throws std::bad_alloc as New().
+// Copies a column of a source. A large column is copied to `arena`, if the arena is not null and has room.
+// Throws std::bad_alloc, like New().
 Outcome CopyOfSource(const hvdata_column& given, const ArenaPtr& arena, Column* column);
 
 }  // namespace hvdata

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes under test and everything that came out of them, as text.
+// Runs lanes under test, and records as text what they emit.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace hvdata {
 
 using Texts = std::vector<std::string>;
 
-// A share that says which element and which trainer it is for (-1: any), and of how many rows it is. One of them may be
-// lost on the way, or doubled: its number, or -1.
+// The content of a share: its element, its trainer (-1 for any), and its number of rows. `lost` is the number of a row
+// that is lost on the way, and `doubled` of a row that comes twice, or -1.
 struct Token {
   uint64_t element;
   int trainer;
@@ -48,7 +48,8 @@ inline proof::ShareHash HashOf(const Token& token, bool filler) {
 
 inline const Token& TokenOf(const BundlePtr& bundle) { return *static_cast<const Token*>(bundle.get()); }
 
-// A step of elements first, first + 1, ... with one share for each of `shares` trainers; 0: one share for anybody.
+// Makes a step of the elements first, first + 1, ... with one share for each of `shares` trainers. With 0 it has one
+// share for any trainer.
 inline Step MakeStep(uint64_t first, int shares, uint64_t elements = 1) {
   Step step;
   step.first = first;

@@ -26,7 +26,7 @@ TEST_F(SourceTest, TimesBeginAgainInTheMiddleOfAnEpoch) {
   EXPECT_EQ(source_->Times(false).steps, 0u);
 }
 
-// A wait for the first element that is cut short on every rank while the reader is busy with something else.
+// Every rank closes the epoch before its first element, while the reader is busy with something else.
 TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
   for (int t = 0; t < 2; ++t) {
     source_->OnOpen(t, 1, 2);
@@ -41,8 +41,8 @@ TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
   EXPECT_EQ(Sent(), (Texts{"0 DATA e2 0,1,0", "1 DATA e2 0,1,0"}));
 }
 
-// It would rather have room for a quarter of them. But who has taken one step may not take more before others get
-// theirs.
+// The dealer prefers to wait until a quarter of the window is free. A trainer that has taken one step may have to wait
+// until the other trainers get their steps. So in the end the dealer deals with room for one step.
 TEST_F(SourceTest, RoomForOneStepOfManyIsEnoughInTheEnd) {
   ChannelConfig config;
   config.prefetch = 16;

@@ -11,8 +11,8 @@
 namespace hvdata::plan {
 namespace {
 
-// The readers of the remaining steps, when reader r has steps[r] of them, as a trainer finds it out: a reader's end is
-// known only once it is at hand and has nothing more.
+// Returns the readers of the remaining steps in order. Reader r has steps[r] steps. As on a trainer, a reader's end is
+// known only when it is the reader's turn and the reader has no more steps.
 std::vector<int> Walk(std::vector<int> steps, Rotation rotation) {
   std::vector<int> order;
   while (!rotation.Done()) {
@@ -27,7 +27,7 @@ std::vector<int> Walk(std::vector<int> steps, Rotation rotation) {
   return order;
 }
 
-// The same by another description: in round k every reader that has a k-th step deals it.
+// Returns the same order by another rule: in round k every reader that has a k-th step deals it.
 std::vector<int> InRounds(const std::vector<int>& steps) {
   std::vector<int> order;
   for (int round = 0, dealt = 1; dealt > 0; ++round) {
@@ -55,7 +55,7 @@ TEST(Rotation, AgreesWithRounds) {
   }
 }
 
-// Reader `reader`'s steps among the next `window`, by walking a copy.
+// Counts the steps of `reader` among the next `window` steps, on a copy of the rotation.
 int64_t CountAhead(Rotation rotation, int reader, int64_t window) {
   int64_t count = 0;
   for (; window > 0 && !rotation.Done(); --window) {
@@ -70,7 +70,7 @@ int64_t CountAhead(Rotation rotation, int reader, int64_t window) {
 TEST(Rotation, WhoRetiresOutOfTurnMovesNobody) {
   for (int gone = 0; gone < 3; ++gone) {
     Rotation rotation(3);
-    rotation.Advance(0);  // 1 is at hand, then 2, then 0
+    rotation.Advance(0);  // the next readers are 1, 2 and 0
     rotation.Retire(gone);
     rotation.Retire(gone);  // once more changes nothing
     std::vector<int> order;
@@ -87,7 +87,7 @@ TEST(Rotation, WhoRetiresOutOfTurnMovesNobody) {
   }
 }
 
-// Put forward to where another rotation has walked, it walks on as that one does.
+// A rotation that is put forward to the position of another rotation continues with the same readers.
 TEST(Forward, GoesOnWhereAnotherStood) {
   for (int readers = 1; readers <= 4; ++readers) {
     ForAllTuples<int>(readers, 3, [readers](const std::vector<int>& steps) {
@@ -107,9 +107,10 @@ TEST(Forward, GoesOnWhereAnotherStood) {
   }
 }
 
-// In rounds in which readers without a checkpoint are, the grants agree with walking, and use the window, no more and
-// no less. In rounds far apart no reader is granted more than it deals among the next steps, so that all together keep
-// within the window, and the one at hand is always granted something, so that the epoch moves.
+// `rounds` are the readers' positions. Without a checkpoint they differ by at most one. Then Ahead() returns for each
+// reader exactly the steps that it deals within the window. After a restore the rounds may be far apart. Then Ahead()
+// returns at most these steps, so the sum is at most the window. For the current reader Ahead() returns at least one
+// step, so that the epoch moves.
 TEST(Ahead, NeverTooMuchAndNeverNothingForTheReaderAtHand) {
   for (int readers = 1; readers <= 5; ++readers) {
     ForAllTuples<int>(readers, readers < 5 ? 4 : 2, [readers](const std::vector<int>& rounds) {
@@ -139,7 +140,7 @@ TEST(Ahead, NeverTooMuchAndNeverNothingForTheReaderAtHand) {
   }
 }
 
-// A damaged state, or a peer, may say of any round that it is the next one.
+// A damaged state or a faulty peer may name any number as the next round.
 TEST(RotationTest, AnyRoundCanBeGoneOnFrom) {
   for (const int64_t round : {INT64_MIN, int64_t{-1}, INT64_MAX}) {
     Rotation rotation(2);

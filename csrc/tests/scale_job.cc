@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole job without TensorFlow and without Python: the engine, and a made-up source on the reader. Trainers check
-// every row that they get. benchmarks/scale.py measures with it:
+// A whole job without TensorFlow and without Python. It has the engine, and an invented source on the reader. Trainers
+// check every row that they get. benchmarks/scale.py measures with this program:
 //   mpirun -np 9 scale_job [NAME=VALUE ...]      the names are those of Options
-// Hosts are simulated: each process is told its host, and shares memory only with processes of that host. Status 1: a
-// row was wrong, or something failed. stderr says what and where.
+// Hosts are simulated: each process gets the name of a host, and shares memory only with processes of that host.
+// Status 1: a row was wrong, or something failed. stderr says what and where.
 #include <mpi.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@
 namespace hvdata {
 namespace {
 
-// By name, as texts.
+// The options of the command line. Their values are texts.
 class Options {
  public:
   bool Set(const std::string& name, const std::string& value) {
@@ -48,23 +48,23 @@ class Options {
 
  private:
   std::map<std::string, std::string> values_{
-      // "dedicated": process 0 reads and does not train; "rank0": it trains, too; "per_host": so does the first of each
-      // host.
+      // "dedicated": process 0 reads and does not train. "rank0": process 0 reads and trains. "per_host": the first
+      // process of each host reads and trains.
       {"readers", "dedicated"},
       {"hosts", "1"},
-      {"rows", "16"},  // of one rank's batch
+      {"rows", "16"},  // the rows of one rank's batch
       {"row_bytes", "4096"},
       {"prefetch", "2"},
-      {"steps", "100"},      // of an epoch
-      {"rounds", "3"},       // epochs that are measured, in each channel
-      {"by_mpi", "0"},       // epochs of the same rows by MPI's own calls, from one dedicated reader, at the end
-      {"paced_steps", "0"},  // of an epoch in which ranks sleep for `pace_ms` after each step
+      {"steps", "100"},      // the steps of an epoch
+      {"rounds", "3"},       // the measured epochs of each channel
+      {"by_mpi", "0"},       // final epochs of the same rows with MPI's own calls, from one dedicated reader
+      {"paced_steps", "0"},  // the steps of an epoch in which ranks sleep for `pace_ms` after each step
       {"pace_ms", "100"},
-      {"idle_ms", "0"},        // in which all processes do nothing
-      {"cached_epochs", "0"},  // of a channel with cache="job"; 0: there is no such channel
+      {"idle_ms", "0"},        // the time in which all processes do nothing
+      {"cached_epochs", "0"},  // the epochs of a channel with cache="job". 0 means no such channel
       {"alter_trainer", "-1"},
       {"alter_step", "0"},
-      {"launched", "0"},  // when the launcher was started, by CLOCK_MONOTONIC
+      {"launched", "0"},  // the time by CLOCK_MONOTONIC when the launcher was started
       {"out", ""},        // a file for the figures, as JSON
   };
 };

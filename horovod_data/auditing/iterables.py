@@ -64,7 +64,10 @@ def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
 
 
 def audited_iterable(given: Any, recorder: Recorder) -> Audit:
-    """An audited iterator if `given` has a next(), otherwise an audited iterable. It has a length if `given` has one."""
+    """An audited iterator if `given` has a next(), otherwise an audited iterable.
+
+    It has a length if `given` has one.
+    """
     kind = AuditedIterator if hasattr(given, "__next__") else AuditedIterable
     sized: Any = {"__len__": lambda self: len(self._inner)} if hasattr(given, "__len__") else {}
     made: Audit = type(kind.__name__, (kind,), sized)(given, recorder)

@@ -90,7 +90,8 @@ def _fit(fit: Callable[..., Any], module: Any, given: inspect.BoundArguments) ->
     try:
         audited = _audited(given.arguments)
     except Exception as error:
-        # audit() raises on all ranks if it raises on one rank. Or the job is over, here or elsewhere (UnavailableError).
+        # audit() raises on all ranks if it raises on one rank. Or the job is over, here or elsewhere
+        # (UnavailableError).
         if not isinstance(error, (TypeError, ValueError, RuntimeError)) and type(error).__name__ != "UnavailableError":
             raise
         _say(f"this call of Model.fit is not audited: {error}")

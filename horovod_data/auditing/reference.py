@@ -144,7 +144,10 @@ def check_reference(given: Any, key: Key) -> None:
 
 
 def _kind(given: Any) -> str:
-    """Says whether this is a "number", a collection of "keys" or of "elements", or a "function". Empty: none of them."""
+    """Says whether this is a "number", a collection of "keys" or of "elements", or a "function".
+
+    Empty: none of them.
+    """
     if whole(given) is not None and not np.ndim(given):
         return "number"
     keys = isinstance(given, (range, set, frozenset))
@@ -160,7 +163,9 @@ def _kind(given: Any) -> str:
 
 
 def _is_map(given: Any) -> bool:
-    """Says whether it has elements by number, without `__iter__`: datasets of PyTorch and Keras 3. Some raise no
-    IndexError at their end."""
+    """Says whether `given` has numbered elements and no `__iter__`, like datasets of PyTorch and Keras 3.
+
+    Some of these raise no IndexError at their end.
+    """
     found = hasattr(given, "__getitem__") and hasattr(given, "__len__") and not hasattr(given, "__iter__")
     return found and not isinstance(given, type)

@@ -32,7 +32,7 @@ _ended: "collections.Counter[str]" = collections.Counter()  # the trainings that
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
 EXIT_SECONDS = 3.0  # after an error, an exit waits at most this time for the set that is being written
 
-# Writes a rank's part, which is in memory, into a folder. Or the error for which there is no part.
+# A function that writes a rank's part from memory into a folder. If there is no part, the error that is the reason.
 Part = Union[Callable[[str], None], Exception]
 
 
@@ -91,7 +91,7 @@ def wait_at_end(fails: bool) -> None:
 
 
 def take(call: Callable[[], Callable[[str], None]]) -> Part:
-    """The result of the call. Or its error, which save() then raises on all ranks."""
+    """Returns the result of the call, or its error. save() then raises the error on all ranks."""
     try:
         return call()
     except Exception as error:
@@ -196,7 +196,7 @@ class JobSets:
         return WholeSet(**answer["set"])
 
     def save(self, part: Part, about: dict[str, Any]) -> None:
-        """Begins to save a set. A thread writes this rank's part. Waits first for the set before.
+        """Waits for the previous set, and begins to save a set. A thread writes this rank's part.
 
         An error of the disk, on any rank, is logged, and the sets before stay. Any other error of a part is raised on
         all ranks: on its own rank at once, on the other ranks by the next save() or finish().

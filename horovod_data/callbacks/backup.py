@@ -146,8 +146,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._began = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # If Keras runs several steps together, Keras 2 passes the number of the last step. Some versions of Keras 3 pass
-        # the first.
+        # If Keras runs several steps together, Keras 2 passes the number of the last step. Some versions of Keras 3
+        # pass the first.
         together = 1 if batch > self._began else int(getattr(self.model, "steps_per_execution", None) or 1)
         steps = self.params.get("steps")
         done = batch + together if steps is None else min(batch + together, steps)

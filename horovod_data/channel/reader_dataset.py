@@ -84,7 +84,7 @@ def read_made(
 
 
 def _of_graph(dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> Reading:
-    """A dataset of a TF1 graph."""
+    """Reads a dataset of a TF1 graph."""
     if rules.shard:
         to_do = "Pass a function that makes the dataset: it is called in eager mode"
         raise explained(ValueError, 'shard="auto" cannot look into a dataset of a TF1 graph', to_do)

@@ -187,7 +187,7 @@ class Iterables:
         return self._kept
 
     def save(self) -> Optional[bytes]:
-        """The state behind the last element of next(). None: the source has no state.
+        """Returns the state after the last element of next(). None: the source has no state.
 
         Before the first element, the source's own state may be that of another epoch. So the result is the state from
         which this epoch began. None: it began without one, and a restore begins the source anew. Some sources begin anew

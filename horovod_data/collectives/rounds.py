@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of predict(). In a round all ranks tell each other how far they are, and rank 0 gets some steps' outputs."""
+"""The rounds of predict().
+
+In a round all ranks tell each other how far they are, and rank 0 gets some steps' outputs.
+"""
 
 from __future__ import annotations
 

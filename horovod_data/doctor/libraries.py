@@ -104,7 +104,7 @@ def mpi(core: Output, only_srun: bool = False) -> list[Finding]:
     elif core.ended:
         value = f"MPI_Init_thread in a single process {core.ending()}"
         if only_srun:
-            why = "A plain `python train.py` can't start MPI here. Ranks that srun starts may do so without MPI's own programs"
+            why = "A plain `python train.py` can't start MPI here. Ranks that srun starts may start MPI without its own programs"
             found.append(warning("MPI.start", value, f"{why} (Open MPI: orted): start the doctor by srun"))
         else:
             why = "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: orted)"

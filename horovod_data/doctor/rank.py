@@ -90,7 +90,8 @@ def measure(init_seconds: float, seconds: float) -> list[dict[str, Any]]:
 
 
 def yields(environ: Mapping[str, str]) -> bool:
-    """Says whether a rank of Open MPI that waits gives its core to others. mpirun sets the second variable by itself."""
+    """Says whether a rank of Open MPI that waits gives its core to others. mpirun sets the second variable by
+    itself."""
     names = ("OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_mpi_oversubscribe")
     return next((environ[name] for name in names if name in environ), "0") in ("1", "true")
 

@@ -120,7 +120,8 @@ def _as_torch(array: Any, name: str) -> Any:
 
 
 def check(to: Any, writable: Any) -> None:
-    """Raises ValueError, TypeError or ImportError if `to` or `writable` is wrong, or if this rank can't import PyTorch."""
+    """Raises ValueError, TypeError or ImportError if `to` or `writable` is wrong, or if this rank can't import
+    PyTorch."""
     if not isinstance(to, str) or to not in TO:
         to_do = "Use 'numpy' or 'torch'; distribute_dataset() gives a tf.data.Dataset"
         raise explained(ValueError, f"to={to!r} is not known", to_do)

@@ -21,7 +21,8 @@ _NUMBERS = {
 NAMES = {number: name for name, number in _NUMBERS.items()}
 _FLOATING = ("float", "bfloat")
 _QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "qint16": "int16", "quint16": "uint16"}
-# Types that numpy has only with ml_dtypes, and numpy's own types of the same size. Older versions of torch have no uint16.
+# Types that numpy has only with ml_dtypes, and numpy's own types of the same size. Older versions of torch have no
+# uint16.
 _BITS = {name: "int16" if name == "bfloat16" else "uint8" for name in _NUMBERS if name.startswith(("bfloat", "float8"))}
 _BITS.update(int4="int8", uint4="uint8")
 

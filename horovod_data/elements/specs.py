@@ -221,7 +221,8 @@ def with_weight(element: Any, weight: Any) -> Any:
 
 
 def has_sample_weight(spec: Any) -> bool:
-    """Says whether an element is Keras' (x, y, sample_weight): the third component is one float tensor with an axis 0."""
+    """Says whether an element is Keras' (x, y, sample_weight): the third component is one float tensor with an axis
+    0."""
     if type(spec) not in (tuple, list) or len(spec) != 3:
         return False
     return isinstance(spec[2], DenseSpec) and dtypes.is_floating(spec[2].dtype) and bool(spec[2].rank)

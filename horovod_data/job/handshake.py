@@ -40,8 +40,13 @@ Introduction = Mapping[str, Any]  # the message that every process sends to all 
 def introduction(
     host: str, world_rank: int, settings: Settings, horovod: Optional[str], horovod_here: Optional[tuple[int, int]]
 ) -> dict[str, Any]:
-    """The introduction of this process. `horovod`: the name of its module, "" if it can't be imported. None: the program
-    has imported neither Horovod nor TensorFlow. `horovod_here`: hvd.rank() and hvd.size()."""
+    """Returns the introduction of this process.
+
+    Args:
+      horovod: the name of Horovod's module, or "" if it can't be imported. None: the program has imported neither
+        Horovod nor TensorFlow.
+      horovod_here: hvd.rank() and hvd.size(). None: Horovod is not initialised.
+    """
     alike = {name: getattr(settings, name) for name in _ALIKE if name != "version"}
     of_horovod = {"horovod": horovod, "horovod_here": horovod_here}
     return {"host": host, "world_rank": world_rank, "version": __version__, **alike, **of_horovod}

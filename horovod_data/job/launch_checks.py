@@ -63,7 +63,10 @@ def place_before_mpi(environ: Mapping[str, str]) -> str:
 
 
 def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
-    """Checks that MPI and TensorFlow find enough file descriptors. Otherwise MPI hangs, or TensorFlow ends the process."""
+    """Checks that MPI and TensorFlow find enough file descriptors.
+
+    Otherwise MPI hangs, or TensorFlow ends the process.
+    """
     least = _OUR_FILES + (0 if mpi_runs else _MPI_FILES)
     if spare < least:
         raise explained(

@@ -11,7 +11,7 @@ from .state import known
 def rank() -> Optional[int]:
     """This process's rank among the trainers, the same as `hvd.rank()`. None on a dedicated reader. Local.
 
-    size(), is_reader(), is_trainer() and num_readers() answer and raise at the same times.
+    size(), is_reader(), is_trainer() and num_readers() raise in the same cases.
 
     Raises:
       RuntimeError: before init(), or in a forked child. After shutdown() it still answers.

@@ -136,8 +136,8 @@ def _mode() -> contextlib.AbstractContextManager[None]:
     from ..channel.reader_dataset import mode_of_readers
     from ..native import tensorflow_private
 
-    # Datasets are made in eager mode, also in TF1 programs. A program that has only imported TensorFlow keeps its devices
-    # for other processes.
+    # Datasets are made in eager mode, also in TF1 programs. A program that has only imported TensorFlow keeps its
+    # devices for other processes.
     begins = not tf.executing_eagerly() or tensorflow_private.takes_devices()
     return mode_of_readers() if begins else contextlib.nullcontext()
 

@@ -183,7 +183,10 @@ def join_beside() -> None:
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
-    """Ends the whole job at once with `status`. Unless `said`, logs which rank ended it, and how far the job had come."""
+    """Ends the whole job at once with `status`.
+
+    Unless `said`, logs which rank ended it, and how far the job had come.
+    """
     calls.call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 

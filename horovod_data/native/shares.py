@@ -39,7 +39,8 @@ def releaser() -> Callable[[int], None]:
 
 
 def _raise_placed(code: int) -> NoReturn:
-    """Raises the error of an iterator's last call, with the class that the reader's source raised if that is builtin."""
+    """Raises the error of an iterator's last call, with the class that the reader's source raised if that is
+    builtin."""
     message = (calls.call("last_error") or b"").decode(
         errors="replace"
     ) or f"the C++ core failed with status code {code}"
@@ -100,7 +101,10 @@ class ShareIterator:
         return bytes_at(data.value, size.value)
 
     def restore(self, state: bytes) -> bool:
-        """Makes the iterator resume from a state. Waits for the readers. Returns whether the epoch of the state was over."""
+        """Makes the iterator resume from a state. Waits for the readers.
+
+        Returns whether the epoch of the state was over.
+        """
         over = c_int()
         self._placed("iterator_restore", self._iterator, state, len(state), byref(over))
         return bool(over.value)

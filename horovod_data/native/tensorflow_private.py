@@ -120,8 +120,9 @@ def restore_state(iterator: OwnedIterator, state: tf.Tensor) -> None:
 
 
 def snapshot(checkpoint: tf.train.Checkpoint) -> Callable[[str], None]:
-    """Reads all values of a checkpoint. The result may be called later, on any thread, with a prefix. It writes the
-    files that checkpoint.write(prefix) would have written now.
+    """Reads all values of a checkpoint. Returns a function of a prefix, which may be called later and on any thread.
+
+    The function writes the files that checkpoint.write(prefix) would have written now.
 
     On a CPU no value is copied: the next op that updates a variable makes a copy. Values on a GPU are copied to the CPU.
     """

@@ -14,7 +14,9 @@ resets = 0  # calls of stats(reset=True)
 
 
 def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
-    """Returns the bytes that this process has moved since init(), and where its time went. Local. {} before init().
+    """Returns the bytes that this process has moved since init(), and where its time went. Local.
+
+    Before init() the result is empty.
 
     Below, `train` stands for the name of a channel. The result has the same keys on every process. `report()` shows the
     times of all processes.
@@ -30,9 +32,9 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     `stats(reset=True)`: docs/report.md has a table. On a dedicated reader they start again when rank 0 calls
     `stats(reset=True)`.
 
-    With cache="job" a channel has these values, now. The pipeline's times are those of the channel `train (load)`:
+    With cache="job" a channel has these present values. The channel `train (load)` has the times of the pipeline:
 
-    - `train/cache_bytes`: of the rows that this process keeps for its host. 0: another process of the host keeps them.
+    - `train/cache_bytes`: the bytes that this process keeps for its host. 0: another process keeps the host's rows.
     - `train/cache_limit`: the bytes of memory that it may take for them. The rest is in files.
     - `train/cache_units`: on a process that keeps rows, the rows (elements with batch="per_rank") that the whole job has
       loaded. Otherwise 0.
@@ -48,7 +50,7 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
 
     - `payload_bytes_copied_to_arena`: into shared memory, because the pipeline had made them elsewhere. The reader's
       own share of a global batch counts, too.
-    - `payload_bytes_padded`: because rows of padding follow.
+    - `payload_bytes_padded`: because filler rows follow.
     - `payload_bytes_realigned`: by the rank that gets them, because they began at an unaligned address.
 
     Messages of MPI, with their headers:

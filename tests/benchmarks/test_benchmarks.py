@@ -20,7 +20,10 @@ FIGURE = re.compile(r"[+-]?[\d.,]+( ([KMG]iB|ms))?|yes|no|-+:?|")
 
 
 def parts(page: str) -> set[str]:
-    """Headings, and what the tables name: rivals, columns, pipelines, modes. Not figures, sizes, and how many ranks or hosts."""
+    """Returns the headings of a page, and the rivals, columns, pipelines and modes of its tables.
+
+    Figures, sizes, and numbers of ranks or hosts are left out.
+    """
     found = set(re.findall(r"^## .*$", page, re.MULTILINE))
     for line in re.findall(r"^\| (.*) \|$", page, re.MULTILINE):
         found |= {cell.strip() for cell in line.split("|")}

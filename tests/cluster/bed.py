@@ -2,15 +2,18 @@
 """Several simulated hosts on one machine, for tests and benchmarks of jobs over a network.
 
     with Bed(2, rate="1gbit") as bed:
-        subprocess.run([*bed.mpirun([0, 0, 1, 1], os.environ), "-np", "4", "hostname"], env={**os.environ, **bed.environment})
+        environment = {**os.environ, **bed.environment}
+        subprocess.run([*bed.mpirun([0, 0, 1, 1], os.environ), "-np", "4", "hostname"], env=environment)
         bed.cut(1)
 
-A host is an idle process with a network, a name, System V memory and a /dev/shm of its own. Programs on the host enter these namespaces.
-Hosts share only the processors, the files and the clock. With equal names or one /dev/shm MPI would take them for one host. A switch in a
-namespace of its own joins them. So no interface of the machine is touched, and several beds may exist at once.
+A host is an idle process with a network, a name, System V memory and a /dev/shm of its own. Programs on the host enter
+these namespaces. Hosts share only the processors, the files and the clock. With equal names or one /dev/shm MPI would
+take them for one host. A switch in a namespace of its own joins them. So no interface of the machine is touched, and
+several beds may exist at once.
 
-All of it lives in one PID namespace. Its first process dies with the process that made the bed, and the kernel then kills everything on the
-hosts. With the last process the namespaces, lines and shared memory are gone. Only a folder may stay, which the next bed removes.
+All hosts are in one PID namespace. The first process of this namespace dies with the process that made the bed. Then
+the kernel kills all processes on the hosts. The namespaces, lines and shared memory go with the last process. Only a
+folder may stay, which the next bed removes.
 
 Needs root, Linux, iproute2 and util-linux. For Open MPI.
 """
@@ -32,15 +35,16 @@ from typing import IO, Optional
 NETWORK = "10.99.77"
 BURST = 32 << 10  # bytes that may pass at once: about 250 us of 1 Gbit/s
 QUEUE = 1 << 20  # bytes that a port holds back
-# Bytes of one connection in its host's queue. tbf drops packets when its queue is full, and TCP takes that for congestion. So no
-# connection may fill the queue.
+# The most bytes of one connection in its host's queue. tbf drops packets when its queue is full, and TCP takes that for
+# congestion. So no connection may fill the queue.
 CONNECTION = 128 << 10
 FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps in each packet that the counters count
 PREFIX = "hvdata-bed-"  # of the folders
 START_SECONDS = 20
 
-# $0 DIRECTORY, and the hosts' names. Prints each process's number outside. The machine's /proc stays within reach, for programs that
-# want to know their number outside; the hosts see that of the bed. The first process reaps processes without a parent.
+# Arguments: DIRECTORY, then the hosts' names. Prints each process's number outside of the bed. Hosts see the /proc of
+# the bed. The machine's /proc stays reachable for programs that look up their number outside. The first process reaps
+# processes without a parent.
 INIT = """
 mount --bind /proc "$0/proc" && mount -t proc proc /proc &&
 ip link set lo up && ip link add bridge up type bridge forward_delay 0 || exit
@@ -58,8 +62,8 @@ done
 exec env --ignore-signal=CHLD sleep infinity
 """
 
-# As a real one does, it gives the command a shell and none of the caller's environment. The words behind the host are one
-# line. It doesn't pass over the network, so it reaches hosts that are cut off as well.
+# Like a real ssh, it runs the command in a shell, without the caller's environment. It joins the words after the host
+# to one line. It does not use the network, so it also reaches hosts that are cut off.
 SSH = """#!/bin/sh
 # ssh [OPTION]... HOST [OPTION]... COMMAND...
 host=
@@ -98,7 +102,10 @@ class Counters:
 
     @property
     def payload_sent(self) -> int:
-        """Bytes without the packets' frames. ARP's packets have smaller frames, and count as a few bytes less than 0."""
+        """The bytes that were sent, without the packets' frames.
+
+        ARP's packets have smaller frames than assumed, so each counts as a few bytes less than 0.
+        """
         return self.sent - FRAME * self.packets_sent
 
     @property
@@ -311,7 +318,11 @@ def _end(first: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[IO[str]]:
-    """Locks for as long as this process lives, but not its children. OSError: there is no such bed, or another process has it."""
+    """Locks the bed as long as this process lives. Its children do not hold the lock.
+
+    Raises:
+      OSError: there is no such bed, or another process has locked it.
+    """
     with open(directory / "lock", "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield lock

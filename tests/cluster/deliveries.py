@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that distributes datasets of all modes over hosts: the rows of each trainer, and the bytes on the lines between hosts."""
+"""A job distributes datasets of all modes over hosts.
+
+It records the rows of each trainer, and the bytes on the lines between hosts.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +66,11 @@ finally:
 
 @dataclass(frozen=True)
 class Layout:
-    """`per_host` trainers on each of `hosts` hosts. Rank 0 reads (no readers); or dedicated readers, which are the last processes; or one
-    reader on each host: its last process or, embedded, its first trainer."""
+    """There are `per_host` trainers on each of `hosts` hosts.
+
+    Without `readers`, rank 0 reads. Dedicated readers are the last processes. With a reader on each host, it is the
+    host's last process or, if embedded, its first trainer.
+    """
 
     hosts: int
     per_host: int
@@ -133,8 +139,8 @@ def check_delivery(job: Job, layout: Layout) -> None:
         for reading, training in groups:
             mine = [elements[readers.index(reader) :: len(readers)] for reader in reading]
             steps.update(zip(training, deliver_from_readers(mine, len(training), batch, remainder)))
-        # Hosts with readers of their own end on one step. It is the last step of the first host that ends, or of the last host. Then
-        # the others get empty shares.
+        # Hosts with readers of their own end on the same step: the last step of the first host or of the last host that
+        # ends. In the latter case the other hosts get empty shares.
         last = (min if remainder == "drop" else max)(map(len, steps.values()))
         return {
             process: [step.tolist() for step in own[:last]] + [[]] * (last - len(own)) for process, own in steps.items()
@@ -158,8 +164,10 @@ def check_delivery(job: Job, layout: Layout) -> None:
 
 
 def check_ways(job: Job, layout: Layout, bed: Bed) -> None:
-    """Large batches went through shared memory within hosts, and as messages between hosts, from readers alone. The lines of this bed,
-    which has run no other job, carried little else."""
+    """Asserts that large batches went through shared memory within hosts, and as messages between hosts.
+
+    Only readers sent them. The lines of this bed, which has run no other job, carried little else.
+    """
     shared, messages = [0] * len(layout.places), [0] * len(layout.places)
     sent, received = [0] * layout.hosts, [0] * layout.hosts
     for reading, training in layout.groups:

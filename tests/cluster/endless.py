@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job over two hosts that goes on until it is stopped or broken. The last process, on host 1, reads. All others train, two on each
-host."""
+"""A job over two hosts, which runs until it is stopped or broken.
+
+The last process, on host 1, reads. All other processes train, two on each host.
+"""
 
 import time
 

@@ -24,15 +24,17 @@ from bed import Bed
 from jobs import Job, start_job
 from ranks import launch
 
-# A lost host is noticed within 7 s, and a host that is silent for 4 s may go on: its daemon is asked every second, five times. (Three
-# questions would all be lost in 3 s of silence.)
+# MPI asks each host's daemon every second. After five lost questions it takes the host for lost, within 7 s. So a job
+# survives a host that is silent for 4 s. Three questions would all be lost in 3 s of silence.
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "1", "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
              "OMPI_MCA_oob_tcp_keepalive_probes": "5"}  # fmt: skip
 
 
 class JobOverHosts(launch.RunningJob):
-    """Process r runs on host places[r] of the bed. A launcher other than mpirun places processes by its own options. It gets -np `np`, or
-    the number of processes."""
+    """Process r runs on host places[r] of the bed.
+
+    A launcher other than mpirun places processes by its own options. It gets -np `np`, or the number of processes.
+    """
 
     def __init__(
         self, *args: Any, bed: Bed, places: Sequence[int], np: int | None, env: Mapping[str, str | None], **more: Any
@@ -71,8 +73,11 @@ def silent_for_three_seconds(
     begin: Callable[[], AbstractContextManager[Job]], bed: Bed, in_its_stride: Callable[[Job], object],
     goes_on: Callable[[Job], object],
 ) -> Iterator[Job]:  # fmt: skip
-    """A job that has gone on after host 1 was silent for three seconds. A job survives four seconds. If a busy machine made it longer, and
-    the job has ended, another job is tried."""
+    """Returns a job that has gone on after host 1 was silent for three seconds.
+
+    A job survives four seconds. On a busy machine the silence may last longer and end the job. Then another job is
+    tried.
+    """
     while True:
         with begin() as job:
             in_its_stride(job)

@@ -92,7 +92,10 @@ class Layout:
         return rank // self.per_host
 
     def holder(self, batch, unit):
-        """The host that keeps this unit: that of its rank in epoch 1. A host that only reads keeps its part of each rank's."""
+        """Returns the host that keeps this unit: the host of the rank that gets the unit in epoch 1.
+
+        A host that only reads keeps a part of each rank's units instead.
+        """
         spared = 1 if self.dedicated else 0
         if batch == "per_rank":
             turn, rank = divmod(unit, self.ranks)
@@ -120,7 +123,10 @@ class Layout:
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 @pytest.mark.parametrize("layout", [Layout(2, 2, False), Layout(2, 2, True), Layout(3, 1, False)], ids=str)
 def test_rows_and_lines(tmp_path, layout, batch):
-    """Each byte of the load crosses a line once. In later epochs a row crosses a line if its rank is on another host."""
+    """Each byte of the load crosses a line once.
+
+    In later epochs a row crosses a line if its rank is on another host.
+    """
     data = STEPS * layout.ranks * ROWS * ROW_BYTES
     elements, rows = (STEPS * layout.ranks, ROWS) if batch == "per_rank" else (STEPS, layout.ranks * ROWS)
     arguments = [batch, elements, rows, WIDTH, tmp_path, EPOCHS]

@@ -14,7 +14,8 @@ from jobs import SOON
 from over_hosts import start_over
 
 BEFORE_INIT = Path(__file__).parents[1] / "faults" / "programs" / "before_init.py"
-# As horovod-data-run starts a Python program on a rank. The tests' shell script hides from it that this is a Python program.
+# The words with which horovod-data-run starts a Python program on a rank. Tests need them because their shell script
+# hides from horovod-data-run that this is a Python program.
 ON_RANK = "import runpy; runpy.run_module('horovod_data.launcher.rank', run_name='__main__', alter_sys=True)"
 RUN = f"{sys.executable} -m horovod_data.launcher"
 
@@ -48,7 +49,7 @@ def test_delivery(layout, options):
 @pytest.mark.horovod
 @pytest.mark.parametrize("how_long", ["for good", "for three seconds"])
 def test_a_host_that_is_cut_off(how_long, tmp_path):
-    """With the launcher's own settings it is noticed in time, and not too soon."""
+    """With the launcher's own settings, the lost host is noticed in time, and not too soon."""
     with Bed(2) as bed:
         launcher = f"{RUN} {hosts(bed)} --readers 1 --reader-hosts {bed.names[PLACES[-1]]}"
 

@@ -67,7 +67,7 @@ say("PASSED ON", hvdata.stats()["mpi_bags_passed_on"])
 
 @pytest.mark.limit(300)
 def test_a_reader_sends_as_many_messages_as_there_are_hosts():
-    """Not as many as there are ranks: four on each of two hosts."""
+    """Each of two hosts has four ranks, but the reader sends one message for each host."""
     steps, beside = 300, 60  # beside: an epoch's beginning and end
     for _ in range(3):  # a step whose first share meets an idle communication thread travels in two
         with Bed(2) as bed:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report names a link between hosts that is too slow for the ranks, whichever process reads, and advises a reader on every host."""
+"""The report names a link between hosts that is too slow for the ranks, and advises a reader on every host.
+
+This holds for every process that reads.
+"""
 
 import pytest
 from bed import Bed

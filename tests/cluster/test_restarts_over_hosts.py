@@ -46,7 +46,7 @@ def test_a_lost_host_that_comes_back(tmp_path):
 @pytest.mark.slow
 @pytest.mark.limit(1800)
 def test_many_kills_over_hosts(tmp_path):
-    """20 kills, at random steps and in mid-write, and hosts that are cut off: 4 trainers, then 3, then 4, again and again.
+    """20 kills, at random steps and in the middle of writes. Some hosts are cut off. 4 and 3 ranks train in turn.
 
     With several readers.
     """
@@ -77,7 +77,10 @@ def test_readers_on_each_host(tmp_path, embedded):
 @pytest.mark.limit(200)
 @pytest.mark.skipif(shutil.which("mpirun.mpich") is None, reason="needs MPICH beside Open MPI")
 def test_a_lost_host_under_hydra(tmp_path):
-    """Hydra does not notice it. The launcher does, because the rank gives no signs of life. The program needs no MPI."""
+    """Hydra does not notice the stopped rank. The launcher does, because the rank gives no signs of life.
+
+    The program needs no MPI.
+    """
     (tmp_path / "train.py").write_text(
         "import os, time\n"
         "print('up in attempt', os.environ['HOROVOD_DATA_ATTEMPT'], flush=True)\n"

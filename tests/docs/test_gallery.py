@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/gallery.md has every example, with its output. packaging/site/gallery.py shortens outputs as the page shows them."""
+"""docs/gallery.md has every example, with its output. packaging/site/gallery.py shortens outputs for the page."""
 
 import importlib.util
 

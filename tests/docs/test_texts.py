@@ -35,7 +35,7 @@ def test_there_are_quoted_errors():
 
 
 def anchors_of(page):
-    """Of its headings, as the site and hosts of repositories make them."""
+    """Returns the anchors of a page's headings, as the site and hosts of repositories make them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

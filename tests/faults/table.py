@@ -72,7 +72,10 @@ def everywhere(*few: tuple[int, int, str]) -> pytest.MarkDecorator:
 
 
 class Tried:
-    """Jobs with folders of their own, in which nothing is left. (The folders' names are short, because MPI makes sockets there.)"""
+    """Jobs with folders of their own, in which no file may stay.
+
+    The folders' names are short, because MPI makes sockets there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._cwd, self._tmp = folder / "cwd", folder / "tmp"
@@ -84,7 +87,7 @@ class Tried:
     def start(
         self, script: str | Path, where: Place, *args: str, env: Mapping[str, str | None] | None = None, **more: Any
     ) -> Iterator[Job]:
-        """As jobs.start_job(). The job must end before the body does."""
+        """Starts a job, as jobs.start_job() does. The body of `with` must wait for the job's end."""
         with start_job(
             script,
             where.trainers,
@@ -104,7 +107,7 @@ class Tried:
         return job
 
     def _nothing_left(self) -> None:
-        """The job leaves no named shared memory and no file. start_job() looks for processes.
+        """Asserts that the job leaves no named shared memory and no file. start_job() looks for processes.
 
         Files of MPI's launcher, and functions that TensorFlow's AutoGraph has rewritten, may stay.
         """

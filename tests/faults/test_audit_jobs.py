@@ -29,7 +29,7 @@ def run(tmp_path, *lines, options=("--audit",), env=None):
 
 
 def verdicts(output):
-    """Of each audit and epoch the rows that were seen more than once: "1.1: 100.0 %", or "no row"."""
+    """Returns which rows each audit saw more than once in each epoch, as "audit.epoch: 100.0 %" or ": no row"."""
     pattern = r"audit (\d+), epoch (\d+): (no row|[\d.]+ %)(?: more than once| of the rows were seen more than once)"
     return sorted(f"{audit}.{epoch}: {rows}" for audit, epoch, rows in re.findall(pattern, output))
 

@@ -112,7 +112,7 @@ say("DONE")
 @pytest.mark.commit("0-1")
 @pytest.mark.parametrize("first, readers", [(0, 1), (1, 0)])
 def test_a_keeper_is_done_first(first, readers):
-    """Its host's rows still come. With a dedicated reader on the other host, rank 0 only trains and keeps."""
+    """The rows of this keeper's host still come. With a dedicated reader on the other host, rank 0 trains and keeps."""
     job = run_program(f"first = {first}\n" + ENDS, 3, readers=readers, env=TWO_HOSTS)
     elements = [np.arange(at, at + BATCH) for at in range(0, ROWS, BATCH)]
     for epoch in 1, 2, 3:

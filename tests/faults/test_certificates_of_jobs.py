@@ -44,7 +44,10 @@ for _ in range(2):
 
 @pytest.mark.limit(150)
 def test_a_file_that_is_for_nothing_or_can_not_be_written_is_told(tmp_path):
-    """At the end, and at once. Neither ends the job."""
+    """A file without a record is reported at the end, and one that can't be written is reported at once.
+
+    Neither ends the job.
+    """
     file = tmp_path / "none"
     job = run_program(PLAIN, 2, "5", env={"HOROVOD_DATA_CERTIFICATE": str(file)})
     line = f"no certificate was written to {file} (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified."
@@ -58,7 +61,7 @@ def test_a_file_that_is_for_nothing_or_can_not_be_written_is_told(tmp_path):
 
 @pytest.mark.limit(100)
 def test_a_relative_file_lies_where_the_job_began(tmp_path):
-    """Also if the program changes its folder."""
+    """The program may change its folder."""
     (tmp_path / "elsewhere").mkdir()
     env = {"HOROVOD_DATA_CERTIFICATE": "certificate", "HOROVOD_DATA_VERIFY": "1"}
     run_program("os.chdir('elsewhere')" + PLAIN, 2, "5", cwd=tmp_path, env=env)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact weights and filler rows need no collective: not for a step, and not for an epoch. A library that is loaded before MPI
-counts all of them."""
+"""Exact weights and filler rows need no collective, neither in a step nor in an epoch.
+
+A library that is loaded before MPI counts all collectives.
+"""
 
 import json
 

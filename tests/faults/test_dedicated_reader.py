@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dedicated readers: one or more further processes read, are not in Horovod's world, and exit with status 0 after the trainers."""
+"""Dedicated readers: one or more further processes read.
+
+They are not in Horovod's world, and exit with status 0 after the trainers.
+"""
 
 import json
 import re
@@ -69,7 +72,7 @@ for again in range(2):
 
 
 def test_a_channel_after_serve_is_refused():
-    """At once, and the error names the reader. The channels made before go on."""
+    """The error comes at once, and names the reader. Channels that were made before go on."""
     job, (*trainers, _) = run("""
 first = train(reads(lambda: count(4)), name="first")
 hvdata.serve()
@@ -86,7 +89,10 @@ tell(got=[int(x) for x in first])
 
 
 def test_graph_mode():
-    """Another dataset for the same name in a new graph is ignored. A trainer logs that, because the reader is in serve()."""
+    """Another dataset for the same name in a new graph is ignored.
+
+    A trainer logs that, because the reader is in serve().
+    """
     job, (*trainers, _) = run("""
 v1 = tf.compat.v1
 v1.disable_eager_execution()

@@ -14,7 +14,8 @@ from ranks import launch
 import horovod_data
 from horovod_data.doctor import children, libraries
 
-# Nearly all of the time goes into processes that import TensorFlow: two for each run. So a run checks several things at once.
+# Nearly all of the time goes into processes that import TensorFlow: two for each run. So a run checks several things at
+# once.
 pytestmark = pytest.mark.limit(300)
 PACKAGE = Path(horovod_data.__file__).parent
 OPEN_MPI = launch.open_mpi()
@@ -109,7 +110,7 @@ CRASHES = "__attribute__((constructor)) static void f(void) { *(volatile int*)0 
     pytest.param(CRASHES, "SIGSEGV", "Rebuild it", marks=pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")),
 ])  # fmt: skip
 def test_a_core_that_is_missing_or_broken(tmp_path, monkeypatch, content, value, advice):
-    """In a copy of the package."""
+    """The test breaks a copy of the package."""
     home = tmp_path / "copy"
     shutil.copytree(PACKAGE, home / "horovod_data", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     core = home / "horovod_data" / "_core.so"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank whose process ends takes nothing from the other ranks, whoever initialised MPI: they get the rest of the data."""
+"""After one rank's process ends, the other ranks get the rest of the data. Who initialised MPI makes no difference."""
 
 import time
 
@@ -43,7 +43,7 @@ def test_a_trainer_shuts_down_first(end):
 
 @pytest.mark.parametrize("before, init", FIRST)
 def test_the_reader_is_done_first(before, init):
-    """With the static schedule. The others go on without the steps of the rank that has left."""
+    """With the static schedule, the other ranks get their own steps, without those of the reader that has left."""
     job = run_program("""
 for step, x in enumerate(train(lambda: tf.data.Dataset.range(90))):
     if rank == 0 and step == 3:
@@ -57,7 +57,10 @@ for step, x in enumerate(train(lambda: tf.data.Dataset.range(90))):
 
 @pytest.mark.commit
 def test_a_killed_reader_that_is_done_and_reads_on():
-    """Rank 0 has left its epoch, has told the other ranks, and reads on for them. Batches are large, so one is always on its way."""
+    """Rank 0 has left its epoch, which the other ranks know, and reads on for them. Then it is killed.
+
+    Batches are large, so one is always on its way.
+    """
     script = program("""
 def endless():
     while True:
@@ -103,8 +106,10 @@ if rank < 2:
 
 @pytest.mark.horovod
 def test_the_communication_threads_end_before_horovod_finalises_mpi():
-    """On ranks that end together. By the time MPICH tells us that MPI_Finalize has begun, it takes no locks any more. A lock that
-    our thread holds then stays locked, and MPI_Finalize fails."""
+    """Ranks end together. When MPICH reports that MPI_Finalize has begun, it takes no locks any more.
+
+    A lock that our thread holds then would stay locked, and MPI_Finalize would fail.
+    """
     before = """
 import horovod.tensorflow as hvd
 hvd.init()
@@ -131,14 +136,14 @@ hvd.shutdown()
 
 @pytest.mark.horovod
 def test_mpi_finalize_on_the_program_s_own_thread_does_not_wait_for_that_thread():
-    """It ends our part. Horovod's thread still calls MPI, and may end the job."""
+    """MPI_Finalize ends our part. Horovod's thread still calls MPI, and may abort the job."""
     job = run_program("from mpi4py import MPI\nsay('goes')\nMPI.Finalize()", 2, before=HVD, status=None)
     # MPICH's UCX may add a warning of what Horovod has not finished.
     assert all(out.startswith("goes\n") for out in job.stdout) and job.seconds < 60, job.describe()
 
 
-# A wait of more than 20 s ends after 2 s, and the clock is put forward by the rest: so a limit shows. If the communication thread
-# calls MPI after MPI has ended, the process exits with 9.
+# A wait of more than 20 s ends after 2 s, and the clock is put forward by the rest. So a limit takes effect soon. If
+# the communication thread calls MPI after MPI has ended, the process exits with 9.
 IMPATIENT = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -198,7 +203,7 @@ print(step)
 @pytest.mark.commit
 @pytest.mark.horovod
 def test_a_shutdown_before_the_others_last_collective_has_a_limit():
-    """Rank 1 waits for rank 0 in a collective, and rank 0 in shutdown() for rank 1: the job hung, whatever the limit was."""
+    """Rank 1 waits for rank 0 in a collective, and rank 0 waits for rank 1 in shutdown(). The limit ends this."""
     job = run_program("""
 import horovod.tensorflow as hvd
 for x in train(lambda: tf.data.Dataset.range(8).batch(2), batch="global"):

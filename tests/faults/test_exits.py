@@ -72,7 +72,10 @@ def test_one_rank_ends(ender, end, status, said, before, behind, wait):
 
 @pytest.mark.horovod
 def test_shutdown_behind_an_error_that_is_caught():
-    """That rank gets no more data. It serves the other rank until it comes to shutdown() or its exit, without a stall."""
+    """Rank 0 gets no more data after shutdown(). It reads for rank 1 until rank 1 comes to shutdown() or its exit.
+
+    No stall is reported.
+    """
     job = run_program("""
 import horovod.tensorflow as hvd
 dataset = train(lambda: tf.data.Dataset.range(40))
@@ -195,7 +198,7 @@ int MPI_Allgather(const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Data
 @pytest.mark.horovod
 @pytest.mark.parametrize("joins", ["at once", "late"])
 def test_hvd_shutdown_in_mid_run(preload, joins):
-    """Also while another rank still joins the job."""
+    """One rank may call it while another rank still joins the job."""
     env = preload(SLOW_ALLGATHER) if joins == "late" else {}
     job = run_program("""
 hvd.shutdown()
@@ -241,7 +244,10 @@ def test_alone_a_failing_program_ends_as_it_likes():
 
 
 def test_a_crash_of_the_communication_thread_leaves_a_trace():
-    """The thread gets the signals of crashes, which Python's faulthandler reports. It gets no signal that a program may handle."""
+    """The thread gets the signals of crashes, which Python's faulthandler reports.
+
+    It gets no signal that a program may handle.
+    """
     job = run_program("""
 import ctypes, platform
 def name_of(tid):

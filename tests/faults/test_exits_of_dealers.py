@@ -40,9 +40,9 @@ def six():
     return hvdata
 """
 
-# Jobs of one rank, two at a time. They are forked before TensorFlow starts threads, so they need not import it. Each initialises MPI and
-# exits like any program, through the whole end of Python. Each has a folder for temporary files, because in a common one Open MPI's files
-# of a job that begins disturb a job that ends.
+# Jobs of one rank, two at a time. They are forked before TensorFlow starts threads, so they need not import TensorFlow.
+# Each job initialises MPI and exits like any program, through the whole end of Python. Each job has its own folder for
+# temporary files. In a common folder, files of Open MPI from a new job would disturb a job that ends.
 MANY = (
     SIX
     + """
@@ -82,7 +82,7 @@ EXITS = 196 if os.environ.get("HVDATA_TEST_ALL_FAULTS") == "1" else 36  # each t
 @pytest.mark.slow
 @pytest.mark.limit(1500)
 def test_no_exit_aborts(tmp_path):
-    """One in twenty did: a thread closed a session while Python, at its end, ended the thread in the middle of C++ code."""
+    """A thread closes a session while Python, at its end, ends that thread in the middle of C++ code."""
     script = tmp_path / "many.py"
     script.write_text(MANY)
     command = [sys.executable, str(script), str(EXITS)]
@@ -94,7 +94,7 @@ def test_no_exit_aborts(tmp_path):
 @pytest.mark.commit("0")
 @pytest.mark.parametrize("readers", [0, 1])
 def test_no_dealer_outlives_shutdown(readers):
-    """No session of a dealer does either."""
+    """No session of a dealer outlives shutdown(), either."""
     script = (
         SIX
         + """

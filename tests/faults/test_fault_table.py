@@ -83,8 +83,12 @@ def stops_and_places():
 
 @pytest.mark.parametrize("where, stopped", list(stops_and_places()))
 def test_faults_that_the_job_survives(where, stopped, tried):
-    """Exceptions in the first, a middle and the last step; each rank leaves early once; a stop of 5 seconds; two threads on two channels;
-    many tiny epochs; the end of Python with iterators alive. Each fault is soon over, and leaves no thread and no open file behind."""
+    """Each of these faults is soon over, and leaves no thread and no open file behind:
+
+    - an exception in the first, a middle or the last step; each rank leaves early once
+    - a stop of 5 seconds; two threads on two channels; many tiny epochs
+    - the end of Python with iterators alive
+    """
     trainers, steps = where.trainers, 8
     many = ["1000"] if where.way == "arena" or all_places() else []
     job = tried.run(PROGRAMS / "survives.py", where, "reader" if stopped == "reader" else "1", *many)
@@ -159,7 +163,7 @@ def test_the_time_limit_holds_in_mpi_init():
     ],
 )
 def test_fit_again_after_an_interrupt(where, who, tried):
-    """Of the rank that reads, or of another rank."""
+    """The interrupt comes on the rank that reads, or on another rank."""
     job = tried.run(PROGRAMS / "interrupted_fit.py", where, str(who))
     assert job.returncode == 0, job.describe()
     for rank in range(where.trainers):
@@ -173,7 +177,7 @@ def test_fit_again_after_an_interrupt(where, who, tried):
 @everywhere((2, 0, "arena"), (2, 1, "arena"))
 @pytest.mark.parametrize("fill", ["true", "! head -c 1M /dev/zero >/dev/shm/full 2>/dev/null"], ids=["tiny", "full"])
 def test_a_tiny_dev_shm(where, fill, tmp_path, tried):
-    """Our shared memory has no name there. MPI's has, so MPI uses none here. The job runs as ever, even if nothing fits in."""
+    """Our shared memory needs no name in /dev/shm. MPI's does, so MPI uses none here. The job runs as usual."""
     (tmp_path / "tiny.sh").write_text(f'mount -t tmpfs -o size=64k tmpfs /dev/shm && {fill} && exec mpirun "$@"\n')
     job = tried.run(
         program("""

@@ -170,7 +170,7 @@ def nothing(): pass
 
 @pytest.mark.parametrize("method, status", [("spawn", 7), ("forkserver", 1)])  # a fork server has a status of its own
 def test_a_child_that_imports_the_program(method, status):
-    """Without a main guard. The child would be a second process of that rank, and MPI would wait for it."""
+    """The program has no main guard. So the child would be a second process of that rank, and MPI would wait for it."""
     body = f"""
 process = multiprocessing.get_context("{method}").Process(target=nothing)
 process.start()

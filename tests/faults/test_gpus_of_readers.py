@@ -46,7 +46,8 @@ def test_a_tf1_program_with_a_visible_device_list():
     assert "sessions [{'GPU': 0}]" in job.stdout[0] and "eager 0 ['CPU']" in job.stdout[0], job.describe()
 
 
-# Each element is the MiB of GPU memory that the reader's process has while it deals the element. Programs take a tenth of the GPU.
+# Each element is the MiB of GPU memory that the reader's process has while it deals the element. Programs take a tenth
+# of the GPU.
 ON_A_GPU = (
     PROGRAM
     + """

@@ -142,8 +142,8 @@ else:
 def test_a_named_channel_of_a_graph(tmp_path, graph):
     """Rank 1 is interrupted where it makes the channel. The call counts as made.
 
-    In the same graph, the next call with this name is the second one. In another graph it is the first one, and joins the channel of the
-    other ranks.
+    In the same graph, the next call with this name is the second one. In another graph it is the first one, and joins
+    the channel of the other ranks.
     """
     job = run_program(PRESS + """
 tf.compat.v1.disable_eager_execution()
@@ -204,7 +204,10 @@ if rank == 1:
 
 
 def test_what_a_rank_has_left_keeps_nothing_of_its_program():
-    """Rank 1 leaves the call by an error whose frames hold an iterator. While the iterator lives, rank 0's epoch does not end."""
+    """Rank 1 leaves the call by an error whose frames hold an iterator.
+
+    While the iterator lives, rank 0's epoch does not end.
+    """
     job = run_program("""
 numbers = train(lambda: tf.data.Dataset.range(80), prefetch=2)
 predicted = train(lambda: tf.data.Dataset.range(4).batch(2), batch="global", remainder="partial", name="predicted")

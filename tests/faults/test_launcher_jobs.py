@@ -74,7 +74,7 @@ def test_what_a_rank_sees_of_the_environment(script, tmp_path, options, env, sho
 
 
 def test_without_stdout_or_stderr(script, tmp_path):
-    """As a daemon starts it: the job runs all the same."""
+    """The job runs even if the launcher has no stdout or stderr, for example under a daemon."""
     words = [*launched.LAUNCHER, "-np", "2", "--progress", *script(f"open({str(tmp_path)!r} + f'/ran{{rank}}', 'w')")]
     done = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *words], env=launched.environment({}), timeout=100)
     assert done.returncode == 0 and {path.name for path in tmp_path.glob("ran*")} == {"ran0", "ran1"}
@@ -89,7 +89,7 @@ def test_any_command_can_be_started_and_its_output_tagged(tmp_path):
 
 @pytest.mark.parametrize("option", ["--binding-args=--bind-to none", "--mpi-args=--map-by node"])
 def test_a_reader_needs_no_slot_where_the_user_maps(tmp_path, option):
-    """In Kubernetes and under Slurm, Open MPI counts the slots itself."""
+    """In Kubernetes and under Slurm, Open MPI counts the slots itself, so the launcher must leave them alone."""
     if not open_mpi():
         pytest.skip("these are options of Open MPI's")
     (tmp_path / "hosts").write_text("localhost slots=1\n")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run places processes on several hosts. They differ in name only: in ssh's place a script starts the MPI's daemon under
-another host name on this machine. tests/cluster has hosts with networks of their own."""
+"""horovod-data-run places processes on several hosts, which differ in name only.
+
+Instead of ssh, a script starts MPI's daemon on this machine under another host name. tests/cluster has hosts with
+networks of their own.
+"""
 
 import os
 import subprocess
@@ -59,7 +62,7 @@ TRAINERS = ["-H", "ha:2,hb:2", "-np", "3"]
     pytest.param(["-H", "ha:1,hb:1", "-p", "2222", "-i", "/my/key"], each("ha hb"), "0", id="ssh"),
 ])  # fmt: skip
 def test_who_runs_where(by_name, tmp_path, words, runs, sees):
-    """And which environment a process gets."""
+    """The test also looks at the environment that a process gets."""
     env = {**by_name, "CUDA_VISIBLE_DEVICES": "3", "TOKEN": "of the launcher"}
     if "-H" not in words:
         (tmp_path / "hostfile").write_text("ha slots=2\nhb slots=2\n")

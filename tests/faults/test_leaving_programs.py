@@ -125,7 +125,10 @@ def finalizes(leaver, make, np=2, *, batch="batch='per_rank'", collective="pass"
     pytest.param(ENDLESS.replace(".repeat()", ".batch(3)"), "batch='global'", id="drops rows"),
 ])  # fmt: skip
 def test_the_reader_finalises_mpi_in_mid_epoch(make, batch):
-    """It serves for some seconds more, also ranks that are about to end. Then the other ranks get an error."""
+    """The reader deals for some seconds more, also to ranks that are about to end.
+
+    Then the other ranks get an error.
+    """
     job, (left, told) = finalizes(0, make, batch=batch, status=1)
     job.assert_said("UnavailableError.*channel train, epoch 1.*the program of rank 0 on .*has called MPI_Finalize", 1)
     assert told - left < SOON, job.describe()
@@ -133,7 +136,7 @@ def test_the_reader_finalises_mpi_in_mid_epoch(make, batch):
 
 @pytest.mark.skipif(not CAN_NAME_HOSTS, reason="host names of their own need root")
 def test_the_reader_that_keeps_hosts_in_step_finalises_mpi_in_mid_epoch():
-    """Ranks of other hosts wait for it, too."""
+    """Ranks of other hosts wait for this reader, too."""
     env = {"HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
     job, times = finalizes(0, ENDLESS, env=env, status=1)
     job.assert_said("UnavailableError.*has called MPI_Finalize", 1)
@@ -141,7 +144,7 @@ def test_the_reader_that_keeps_hosts_in_step_finalises_mpi_in_mid_epoch():
 
 
 def test_a_trainer_finalises_mpi_in_mid_epoch():
-    """It leaves the rest to the others, as a rank that ends does."""
+    """The other ranks get the rest of the data, as after the end of a rank."""
     job, times = finalizes(1, "tf.data.Dataset.range(100)", 3)
     took = time.time() - times[0]
     assert [job.stdout[rank].split()[-1] for rank in (0, 2)] == ["33", "33"], job.describe()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole jobs of hvdata.loader(), whose processes import no TensorFlow: states on another number of ranks, faults, forks, and reports.
+"""Whole jobs of hvdata.loader() without TensorFlow: states on another number of ranks, faults, forks, and reports.
 
-docs/guarantees.md promises the same of distribute_dataset(). The C++ code below both is one, so one test of each kind is enough here.
+docs/guarantees.md promises the same of distribute_dataset(). Both use the same C++ code, so one test of each kind is
+enough here.
 """
 
 import json
@@ -96,7 +97,7 @@ def order(shares):
 @pytest.mark.commit("2-4-0")
 @pytest.mark.parametrize("before, after, readers", [(4, 3, 0), (2, 4, 0), (3, 2, 1)])
 def test_a_state_on_another_number_of_ranks(tmp_path, before, after, readers):
-    """The same order goes on, whatever the source can do. A source that is read again in another order is refused."""
+    """The same order goes on, with every kind of source. A source that yields another order than before is refused."""
     arguments = (str(tmp_path), str(ELEMENTS), str(SAVED_AT))
     saved = of_ranks(run_job(STATES, before, "save", *arguments, readers=readers), before)
     job = run_job(STATES, after, "restore", *arguments, readers=readers)
@@ -176,7 +177,10 @@ except TimeoutError as error:
 
 @pytest.mark.parametrize("readers", [0, 1])
 def test_a_source_that_blocks_for_ever(readers):
-    """The wait is reported. At its limit every rank gets an error, and the job can end, though the source's call never returns."""
+    """The wait is reported, and at its limit every rank gets an error.
+
+    The job can end while the source's call still blocks.
+    """
     env = {"HOROVOD_DATA_STALL_SECONDS": "2", "HOROVOD_DATA_TIMEOUT": "8"}
     with start_job(BLOCKS, 2, readers=readers, env=env) as job:
         job.finish(60)
@@ -228,7 +232,7 @@ def test_processes_that_fork_from_ranks_that_hold_a_loader():
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_sys_exit_in_a_loop(status):
-    """Of one rank. With 0 the others go on."""
+    """One rank calls sys.exit(). With status 0 the other ranks go on."""
     script = (
         BEFORE
         + f"""
@@ -269,7 +273,7 @@ assert [x.item() for x in hvdata.loader(lambda: range(4), batch="per_rank")] == 
 
 
 def test_a_wrong_form_is_an_error_before_the_call_counts():
-    """So a rank may try again, alone, with another form."""
+    """Because the failed call does not count, a rank may try again alone, with another form."""
     job = run_job(NO_TORCH, 2)
     assert job.returncode == 0, job.describe()
     job.assert_said(

@@ -79,8 +79,7 @@ print("resumed", [x.item() for x in again] == rest, [first, *rest], flush=True)
 
 
 def test_forks_and_signals_of_the_program():
-    """A process that the source forks ends where it leaves the source. A signal whose handler does not raise ends no
-    save."""
+    """A child that the source forks ends when it leaves the source. A save survives a signal whose handler returns."""
     job = run_job(BEGIN + GOES_ON, 2)
     assert job.returncode == 0, job.describe()
     job.assert_said("^child$", 0)

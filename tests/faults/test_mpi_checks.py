@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI's own checks find nothing in jobs that use all of the library: each call's arguments are valid, and all handles are given back.
-A program of its own leaves handles, and makes a wrong call: the checks see both."""
+"""MPI's own checks find nothing in jobs that use all of the library.
+
+The checks look at each call's arguments, and at handles that are not given back. A program without the library leaves
+handles and makes a wrong call, and the checks see both.
+"""
 
 import re
 from pathlib import Path
@@ -10,7 +13,8 @@ from jobs import run_job, run_program
 from ranks import launch
 
 COUNTER = Path(__file__).with_name("mpi_handles.c")
-# Each call's arguments; handles that are left at MPI_Finalize; memory of MPI_Alloc_mem; and the stack of whoever aborts.
+# Report wrong arguments, handles that remain at MPI_Finalize, memory of MPI_Alloc_mem, and the stack of a process that
+# aborts.
 CHECKS = {
     "OMPI_MCA_mpi_param_check": "1",
     "OMPI_MCA_mpi_show_handle_leaks": "1",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HOROVOD_DATA_PROGRESS in whole jobs: exactly one process reports how far the epochs are, and what it reports is true."""
+"""With HOROVOD_DATA_PROGRESS exactly one process of a job reports how far the epochs are. Its figures are right."""
 
 import re
 
@@ -90,7 +90,7 @@ def test_a_loop_of_ones_own(readers):
 
 
 def test_a_forked_child_shows_nothing():
-    """Its end shows nothing either, and its parent's lines go on."""
+    """The child's end shows nothing either, and its parent's lines go on."""
     job = run_program(LOOP, 2, "fork", env=progress(), timeout=150)
     text = job.stderr[0]
     assert [one[0] + one[1] for one in ENDED.findall(text)] == ["train1", "valid1", "train2", "valid2"], job.describe()
@@ -100,7 +100,10 @@ def test_a_forked_child_shows_nothing():
 
 @pytest.mark.commit
 def test_an_error_of_the_program():
-    """It is as visible as without progress. The thread does not hold the job up, and does not end in a traceback of its own."""
+    """The error is as visible as without progress.
+
+    The progress thread does not delay the job, and shows no traceback.
+    """
     job = run_program(LOOP, 2, "error", env=progress(), timeout=150, status=1)
     job.assert_said('KeyError: "the program\'s own"', 0)
     job.assert_said("horovod_data: channel train, epoch 1: 21 steps, ", 0)
@@ -108,5 +111,5 @@ def test_an_error_of_the_program():
 
 
 def test_stderr_that_is_closed():
-    """The job goes on without."""
+    """The job goes on without progress."""
     run_program("sys.stderr.close()" + LOOP, 2, "pipeline", env=progress(), timeout=150).assert_said("DONE", 0, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report says who waits for whom, in jobs that were built so that the answer is known. tests/cluster/ has a slow link."""
+"""The report says who waits for whom, in jobs for which the answer is known. tests/cluster/ has a slow link."""
 
 import ast
 import re
@@ -59,7 +59,7 @@ def verdict(kind, readers):
     ("pipeline", "reader-bound: ranks wait "), ("trainers", "trainer-bound: delivery costs "), ("slow rank", "rank 1 on "),
 ])  # fmt: skip
 def test_the_sentence_is_right(kind, says, layout):
-    """One of three times. If other work takes a rank's core, the sentence is about that rank, which is slow then."""
+    """One of three attempts must be right. If other work takes a rank's core, the verdict names that rank as slow."""
     for _ in range(3):
         text, job = verdict(kind, LAYOUTS[layout])
         if text.startswith(says):
@@ -72,7 +72,7 @@ def test_the_sentence_is_right(kind, says, layout):
 @pytest.mark.commit
 @pytest.mark.limit(100)
 def test_a_rank_that_has_ended_is_in_the_report(tmp_path):
-    """Reader 0 keeps its times. They vanished from the reports of all other processes, which waited 5 s for an answer."""
+    """Reader 0 keeps the times of an ended rank. So a report shows them, and waits for no answer."""
     job = run_program("""
 dataset = load([np.arange(1)] * 8)
 hvdata.serve()

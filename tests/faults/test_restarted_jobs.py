@@ -44,7 +44,7 @@ def test_a_rank_that_is_killed_after_the_training(tmp_path):
 
 @pytest.mark.commit
 def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
-    """With a dedicated reader."""
+    """The job has a dedicated reader."""
     words = restarted.write(tmp_path)
     options = ["-np", "2", "--readers", "1", "--state", str(tmp_path / "state"), "--max-restarts", "3", sys.executable]
     with start_launcher(*options, *words, "", "0.2") as job:
@@ -62,7 +62,7 @@ def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
 
 
 def test_a_rank_that_is_stopped_for_good(tmp_path):
-    """The other rank waits for it in a collective of MPI, which has no limit. The launcher's limit ends the attempt.
+    """The other rank waits for the stopped rank in a collective of MPI, without a limit. The launcher has a limit.
 
     Open MPI lets the rank go on before it ends it, so the ranks may make some more steps, and save a set.
     """
@@ -187,9 +187,10 @@ def test_a_killed_launcher_leaves_nobody(words):
 
 
 def test_a_launcher_that_follows_a_killed_one_at_once(words):
-    """Its ranks begin after those of the killed launcher have ended, which outlast SIGTERM for a second.
+    """The ranks of the second launcher begin after those of the killed launcher have ended.
 
-    Hydra leaves ranks alone that ignore SIGTERM. Then the second launcher refuses.
+    The killed launcher's ranks outlast SIGTERM for a second. Hydra does not kill ranks that ignore SIGTERM. Then the
+    second launcher refuses.
     """
     program = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -222,7 +223,7 @@ def test_two_launchers_and_one_directory(words):
 
 
 def test_a_directory_that_the_ranks_do_not_share(tmp_path):
-    """The ranks find it out. The launcher does not try again."""
+    """The ranks find this out. The launcher does not try again."""
     program = tmp_path / "unshared.py"
     program.write_text(
         "import os, runpy, sys\n"

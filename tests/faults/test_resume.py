@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of one job is continued by another job, of another size: the same global order, nothing lost, nothing twice.
+"""A job of another size continues from the checkpoint of a job: same global order, nothing lost, nothing twice.
 
 The certificate of the resumed epoch is that of an epoch without interruption.
 """
@@ -227,7 +227,7 @@ with v1.Session() as session:
 
 
 def test_a_dataset_object_of_a_tf1_graph_in_its_second_epoch(tmp_path):
-    """It can't be saved. It is made anew for each epoch, so its shuffle begins with the same order."""
+    """The dataset can't be saved. Each epoch makes it anew, so its shuffle begins with the same order."""
     saved, restored = (run_program(GRAPH, 2, what, str(tmp_path)) for what in ("save", "restore"))
     assert saved.stdout == restored.stdout and all(out.count(",") == 96 for out in saved.stdout), restored.describe()
     restored.assert_said("runs the input again up to element", 0)

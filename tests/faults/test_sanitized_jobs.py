@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make test-sanitized` finds an error in our library: a job's ranks load a library with one error, built in the same way. It finds
-nothing in Python and TensorFlow."""
+"""`make test-sanitized` finds an error in our library, and reports nothing in Python and TensorFlow.
+
+The ranks of a job load a library with one error, which is built in the same way.
+"""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared memory that is refused, too small, or short for a while; and how it is given back."""
+"""Shared memory that is refused, too small, or short for a while, and how it is given back."""
 
 import subprocess
 
@@ -89,7 +89,10 @@ exec "$@"
 
 @pytest.mark.commit
 def test_a_rank_in_a_user_namespace_shares_it(tmp_path):
-    """As each rank is in a container that a user without root starts: `mpirun -np 4 apptainer exec image python train.py`."""
+    """A container that a user without root starts is such a namespace.
+
+    For example each rank of `mpirun -np 4 apptainer exec image python train.py` has one.
+    """
     if subprocess.run(["unshare", "--user", "--map-current-user", "true"], capture_output=True).returncode:
         pytest.skip("this system makes no user namespaces")
     wrapper = tmp_path / "namespace.sh"
@@ -102,7 +105,10 @@ def test_a_rank_in_a_user_namespace_shares_it(tmp_path):
 
 @pytest.mark.commit
 def test_shutdown_gives_it_back_in_the_middle_of_an_epoch():
-    """shutdown() also frees the memory of the pipeline. The memory of batches and iterators that a rank keeps is freed with the rank."""
+    """shutdown() also frees the memory of the pipeline.
+
+    What batches and iterators keep is freed when the rank exits.
+    """
     job = run_program("""
 def behind_ours():  # bytes of memory
     ours = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]

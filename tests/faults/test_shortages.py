@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has too little of something: the job soon gets an error that names the missing resource, or ends."""
+"""A process runs out of a resource. The job soon gets an error that names the resource, or ends."""
 
 import re
 import time
@@ -146,7 +146,7 @@ MORE_THREADS_ARE_REFUSED = r"his process can start no more threads"
     pytest.param("before the channel", "/python", 0, r" \(horovod_data dealer: ", id="dealer"),
 ])  # fmt: skip
 def test_no_thread_for_init(preload, place, whose, who, said):
-    """Nor for a channel that is made."""
+    """There is no thread for init(), or none for a channel."""
     short = f"if MPI.COMM_WORLD.rank == {who}: os.environ['NO_MORE_THREADS'] = {whose!r}\n"
     before = "from mpi4py import MPI" + "\nsys.modules['horovod'] = None" * (whose == "std")
     init = (short if place == "before init" else "") + "hvdata.init()\n"
@@ -158,7 +158,7 @@ def test_no_thread_for_init(preload, place, whose, who, said):
 
 @everywhere((2, 0, "inline"), (3, 1, "message"))
 def test_no_thread_for_an_epoch(preload, where, tried):
-    """An error on every rank. The epoch after it is whole if there are threads again."""
+    """Every rank gets an error. The next epoch is whole if there are threads again."""
     script = program(SIZES + """
 def make(epoch):  # called on the reader's thread that begins the epoch
     os.environ.pop("NO_MORE_THREADS", None)
@@ -212,7 +212,7 @@ def out_of_memory(short, keeps, kib, env):
 
 @pytest.mark.parametrize("short, way", [(0, "message"), (1, "message"), (0, "arena"), (1, "arena")])
 def test_the_program_is_out_of_address_space(way, short):
-    """On the reader, which trains as well, and on another rank. There is no memory for a thread either."""
+    """`short` is the reader, which trains as well, or another rank. There is no memory for a thread either."""
     job = out_of_memory(short, "program", "256", {"HOROVOD_DATA_PAYLOAD": way})
     # The part of the process that needs memory first reports it.
     job.assert_said("MemoryError|there is no memory for the|this process can have no more memory", short)
@@ -220,8 +220,11 @@ def test_the_program_is_out_of_address_space(way, short):
 
 @pytest.mark.parametrize("kib", ["64", "256", "8192"])
 def test_a_batch_finds_no_memory_on_a_trainer(kib):
-    """The batch comes as a message, because a batch in shared memory needs no memory. TensorFlow allocates below 256 KiB. For more
-    memory its allocator with oneDNN, which depends on the processor, tries for ten seconds before it fails."""
+    """The batch comes as a message, because a batch in shared memory needs no memory.
+
+    TensorFlow allocates below 256 KiB. Above that, the allocator of oneDNN tries for ten seconds before it fails.
+    TensorFlow has oneDNN only on some processors.
+    """
     job = out_of_memory(1, "batches", kib, {"HOROVOD_DATA_PAYLOAD": "message", "TF_ENABLE_ONEDNN_OPTS": "1"})
     assert "rank 1 on " in job.stderr[1], job.describe()
     job.assert_said("there is no memory for the|this process can have no more memory", 1)
@@ -260,7 +263,7 @@ def test_no_memory_on_one_rank_is_an_error_on_all(body):
 
 
 def test_a_save_takes_twice_its_size_for_a_moment(tmp_path):
-    """Once as the text of the state and once as the message. A text that grew while it was written was in memory three times."""
+    """A state is in memory as a text and as a message. The test fails if the text is copied while it grows."""
     job = run_program("""
 folder = sys.argv[1]
 def report(what):

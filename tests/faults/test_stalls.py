@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When nothing moves, a rank that waits or the reader reports who waits for whom, since which step, on which host, and why.
+"""When nothing moves, a waiting rank or the reader reports who waits for whom, since which step, where, and why.
 
 C++ tests have several readers, hosts, and waits of minutes.
 """
@@ -31,7 +31,7 @@ for i in ds: say("got", int(i))
 
 
 def test_a_slow_pipeline_is_reported_and_waited_for():
-    """HOROVOD_DATA_TIMEOUT=0: for ever."""
+    """With HOROVOD_DATA_TIMEOUT=0 the ranks wait for ever."""
     script = program(HALTS.format(how="time.sleep(8)"))
     with start_job(script, np=1, readers=1, env={**SOON, "HOROVOD_DATA_TIMEOUT": "0"}) as job:
         job.wait_for("has not produced step 2 for", rank=0)
@@ -40,7 +40,7 @@ def test_a_slow_pipeline_is_reported_and_waited_for():
 
 
 def test_a_reader_that_is_stopped():
-    """The rank hears nothing from it, as if the link were silent."""
+    """The reader's process is stopped. The rank hears nothing from the reader, as if the link were silent."""
     script = program(HALTS.format(how="os.kill(os.getpid(), signal.SIGSTOP)"))
     why = "has not answered: this reader writes a large state for a checkpoint, its process is stopped, or its link is silent"
     with start_job(script, np=1, readers=1, env=SOON) as job:
@@ -52,7 +52,7 @@ def test_a_reader_that_is_stopped():
 
 
 def test_a_rank_that_stops_while_the_others_wait_for_it_elsewhere():
-    """No rank asks the reader why, so the reader reports it unasked."""
+    """The ranks do not ask the reader for the reason, so the reader reports it unasked."""
     script = program("""
 ds = train(lambda: tf.data.Dataset.range(1000), prefetch=2)
 hvdata.serve()
@@ -71,7 +71,10 @@ for step, _ in enumerate(ds):
 
 
 def test_early_stopping_on_one_rank():
-    """The stopped rank evaluates, and the others are in the next epoch. Each line says who waits, where, and for whom."""
+    """The stopped rank evaluates, and the others are in the next epoch.
+
+    Each line says who waits, where, and for whom.
+    """
     script = program("""
 rows = np.ones([96, 1], np.float32)
 make = lambda: tf.data.Dataset.from_tensor_slices((rows, rows)).batch(12)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that were started in a way that can't work, or whose ranks disagree: every rank reports it, and no rank hangs."""
+"""Jobs that were started in a wrong way, or whose ranks disagree. Every rank reports this, and no rank hangs."""
 
 import importlib.util
 import os
@@ -101,7 +101,7 @@ def test_a_rank_that_never_calls_init():
 
 @pytest.mark.commit
 def test_calls_before_init_and_after_the_end():
-    """Of all public functions. shutdown() may be called at any time."""
+    """Every public function raises an error. Only shutdown() may be called at any time."""
     job = run_program("""
 calls = {name: getattr(hvdata, name) for name in ("rank", "size", "is_reader", "is_trainer", "num_readers", "serve")}
 calls["scatter"] = lambda: hvdata.scatter(tf.range(4))
@@ -144,7 +144,7 @@ call_all("after")
 
 @pytest.mark.commit
 def test_init_twice():
-    """The settings of the first call stay, also if the environment changes."""
+    """The settings of the first call stay, even if the environment changes."""
     job = run_program("""
 hvdata.init(readers=0)
 os.environ.update(HOROVOD_DATA_REPORT="1", HOROVOD_DATA_READERS="1", HOROVOD_DATA_TIMEOUT="soon")
@@ -205,7 +205,10 @@ say("behind serve", hvd.size())
 
 
 def test_a_rank_whose_init_failed_when_all_had_met(tmp_path):
-    """The other ranks are in Horovod's start by then, or in ours, and wait there for this rank until the time limit."""
+    """The other ranks are already in the start of Horovod or horovod_data.
+
+    There they wait for rank 1 until the time limit.
+    """
     init = """
 from pathlib import Path
 from horovod_data import start
@@ -233,7 +236,7 @@ except KeyboardInterrupt:
 
 
 def test_init_that_is_interrupted_behind_the_meeting():
-    """The other ranks wait for this rank in a collective that can't be repeated, so this rank joins them first."""
+    """The other ranks wait for rank 1 in a collective that can't be repeated. So rank 1 joins it before it raises."""
     init = """
 from horovod_data.native import bindings
 if os.environ["HVDATA_TEST_RANK"] == "1":

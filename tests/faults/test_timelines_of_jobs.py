@@ -90,7 +90,7 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
 @pytest.mark.commit
 @pytest.mark.limit(100)
 def test_a_program_that_finalises_mpi_has_its_timeline(tmp_path):
-    """It ends our part in MPI_Finalize. The parts stayed, and the file was empty."""
+    """The program ends our part in MPI_Finalize. The parts of the timeline are merged there."""
     path = tmp_path / "trace.json"
     run_program("""
 from mpi4py import MPI
@@ -103,7 +103,7 @@ MPI.Finalize()
 
 
 def test_the_reader_ends_its_last_epoch(tmp_path):
-    """Also if that takes longer than the ends of all ranks' programs."""
+    """Closing the pipeline may take longer than the ends of all ranks' programs."""
     path = tmp_path / "trace.json"
     run_program("""
 def endless():
@@ -217,4 +217,4 @@ def test_horovods_own_stands_beside_it(tmp_path):
     assert len(reduced) == len(begins) == 20, (reduced, named)  # one in each step, one after the other
     for number, event in enumerate(reduced):
         assert begins[number] + 19_000 <= event["ts"] <= ends[number] - 19_000, (begins[number], ends[number], event)
-    assert any(event.get("name") == "CYCLE_START" for event in events), "what else is asked of Horovod's is done"
+    assert any(event.get("name") == "CYCLE_START" for event in events), "Horovod's timeline lacks its cycles"

@@ -112,7 +112,7 @@ except RuntimeError as error:
 
 @pytest.mark.horovod
 def test_ranks_that_have_imported_horovod_and_ranks_that_have_not():
-    """Otherwise the first would wait for the second in Horovod's start."""
+    """init() refuses. Otherwise the rank with Horovod would wait for the other rank in Horovod's start."""
     job = run_job(MIXED, 2)
     job.assert_said(
         r"The ranks disagree about Horovod: not imported on rank 0 \(.*\); horovod.tensorflow not initialised on rank 1 .* "
@@ -201,7 +201,7 @@ os.held = next(iter(hvdata.loader([np.zeros(4)], batch="per_rank", remainder="pa
 
 
 def test_an_array_lives_until_python_ends():
-    """Modules are cleared in the reverse order of their import, so the library's own names are gone before the array."""
+    """Python clears modules in the reverse order of their import. So the library's names are gone before the array."""
     job = run_job(REFUSING + HELD, 1)
     assert job.returncode == 0 and job.stderr == [""], job.describe()
 
@@ -262,7 +262,7 @@ def test_tensorflow_is_imported_after_init_for_an_audit():
 
 @pytest.mark.horovod
 def test_horovod_is_imported_after_init():
-    """Its init() would wait for a dedicated reader that does not call it."""
+    """horovod_data refuses. Horovod's own init() would wait for a dedicated reader that does not call it."""
     program = """
 import horovod_data as hvdata
 hvdata.init(readers=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each part of Horovod's Keras layer, with the Keras that tf.keras is. Rank 0 prints a line for each: "works", or what is wrong.
+"""Tries each part of Horovod's Keras layer, with the Keras behind tf.keras. Rank 0 prints "works" or an error for each.
 
     HVDATA_TEST_LAYER=horovod.tensorflow.keras mpirun -np 2 python horovod_keras.py
 

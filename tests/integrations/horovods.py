@@ -20,7 +20,10 @@ needs_keras_3 = pytest.mark.skipif(
 
 @pytest.fixture
 def horovod(tmp_path, monkeypatch):
-    """A function that makes jobs import a copy of Horovod, with or without the patch. The copy's libraries are links."""
+    """A function that makes jobs import a copy of Horovod, with or without the patch.
+
+    The copy's libraries are links.
+    """
 
     def use(patched: bool) -> None:
         home, copy = Path(importlib.util.find_spec("horovod").origin).parent, tmp_path / "copy"

@@ -89,7 +89,7 @@ def hf_shuffled(workers, method):
 
 
 def hf_of_a_later_epoch(workers, method):
-    """Its shuffles are those of epoch 2 when it is saved, and of epoch 0 when it is made again."""
+    """The source has the shuffle of epoch 2 when it is saved, and of epoch 0 when it is made again."""
     source = hf_streamed().shuffle(seed=5, buffer_size=1).batch(BATCH)
     made.append(source)
     source.set_epoch(2 if len(made) == 1 else 0)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras 3 on JAX and on PyTorch, PyTorch, JAX, Horovod with PyTorch, and Horovod's Keras layer on Keras 3: docs/frameworks.md. `make test-frameworks` installs them."""
+"""The frameworks of docs/frameworks.md, which `make test-frameworks` installs.
+
+They are Keras 3 on JAX and on PyTorch, PyTorch, JAX, Horovod with PyTorch, and Horovod's Keras layer on Keras 3.
+"""
 
 import importlib.util
 import re

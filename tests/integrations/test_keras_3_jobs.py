@@ -116,7 +116,7 @@ with open(os.path.join(sys.argv[1], f"{{hvd.rank()}}.json"), "w") as file:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [STOCK, PLAIN])
 def test_tf_keras_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa: F811
-    """Its optimizers stay Horovod's, which averages their gradients."""
+    """With tf_keras the optimizers stay Horovod's, which averages their gradients."""
     pytest.importorskip("tf_keras")
     horovod(patched=True)
     env = {**TRAINS, "TF_USE_LEGACY_KERAS": "1"}
@@ -137,7 +137,7 @@ print("rank", hvd.rank())
 
 @pytest.mark.parametrize("module", [STOCK, pytest.param(PLAIN, marks=pytest.mark.slow)])
 def test_another_backend_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa: F811
-    """It has no optimizer of ours. The rest of Horovod can be used."""
+    """Another backend has no optimizer of ours. The rest of Horovod can be used."""
     horovod(patched=True)
     job = run_job(OF_ANOTHER_BACKEND.format(module=module), 1, timeout=100)
     assert job.returncode == 0 and "rank 0" in job.stdout[0], job.describe()

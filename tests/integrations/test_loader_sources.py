@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvdata.loader() with the sources of real libraries: plain, resumed in mid-epoch, and over several epochs. `make test-frameworks`
-installs them."""
+"""hvdata.loader() with the sources of real libraries: plain, resumed in mid-epoch, and over several epochs.
+
+`make test-frameworks` installs the libraries.
+"""
 
 import json
 from pathlib import Path

@@ -39,7 +39,7 @@ def trained(folder: Path, np_: int, *args: str, readers: int = 0, verify: bool =
 
 
 def verified(said: str, name: str, rows: int) -> None:
-    """In each of 3 epochs."""
+    """Asserts that the output has a certificate of these rows in each of 3 epochs."""
     assert (
         len(re.findall(rf"channel {name}, epoch \d: {rows} rows that the readers? yielded, each delivered once", said))
         == 3
@@ -75,7 +75,7 @@ def test_a_checkpoint_between_epochs(alone, tmp_path):
 
 
 def test_averaged_parameters(alone, tmp_path):
-    """In steps of one the mean of the parameters is a step along the mean of the gradients."""
+    """If ranks average parameters after each step, the result equals a step along the mean of the gradients."""
     got, _ = trained(tmp_path, 2, "--param-sync", "1", "--rate", "0.006")
     same(got, alone, only="parameter")
 

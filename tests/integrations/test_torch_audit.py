@@ -9,7 +9,8 @@ from jobs import run_job
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.limit(150)]
 
-# 103 rows on 2 ranks. The sampler repeats a row, or with drop_last leaves a row out. Without a sampler each rank reads all.
+# 103 rows on 2 ranks. The sampler repeats a row, or with drop_last leaves a row out. Without a sampler each rank reads
+# all.
 SCRIPT = """
 import json
 import torch

@@ -27,8 +27,11 @@ def comm(hvdata):
 
 @pytest.fixture(autouse=True)
 def equal_layer_names():
-    """Keras numbers layers from the start again. Horovod matches collectives by the names of layers, and Keras counts
-    layers in each process: a test that fails on one rank before a layer is made would make the next test wait for ever."""
+    """Makes Keras number its layers from the start again.
+
+    Horovod matches collectives by the names of layers, and Keras counts layers in each process. If a test fails on one
+    rank before it makes a layer, the next test would wait for ever.
+    """
     if "keras" in sys.modules:
         import tensorflow as tf
 
@@ -49,7 +52,7 @@ def either_way(request, monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    """Of a checkpoint, in a folder of this rank."""
+    """The path of a checkpoint, in a folder of this rank."""
     return str(tmp_path / "iterator")
 
 

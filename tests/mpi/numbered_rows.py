@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of numbered rows, and what is delivered of them, for tests of distribute_dataset() and of loader() against the oracle."""
+"""Batches of numbered rows, and their shares, for tests of distribute_dataset() and loader() against the oracle."""
 
 import itertools
 

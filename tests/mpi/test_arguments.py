@@ -165,7 +165,7 @@ def test_a_function_that_raises(hvdata, comm, error, elsewhere):
     (tf.zeros([24]), ("image", "label", r"\b12\b", r"\b24\b", "axis 0")), (1.0, ("label", "scalar|no axis 0", "per_rank|batch")),
 ], ids=["24 rows", "scalar"])  # fmt: skip
 def test_components_with_different_static_rows(hvdata, comm, label, says):
-    """At run time: test_pipeline_errors.py."""
+    """test_pipeline_errors.py has rows that are known only at run time."""
 
     def make():
         return tf.data.Dataset.from_tensors({"image": tf.zeros([12, 2]), "label": label})

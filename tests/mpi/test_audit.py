@@ -143,8 +143,10 @@ def test_every_rank_gets_batch_0(hvdata, comm, by):
 
 
 def test_a_loop_that_is_left(hvdata, comm):
-    """A rank that leaves ends its epoch there. The others don't wait for it, nor for the report. The next iteration ends
-    an epoch, too."""
+    """A rank that leaves ends its epoch there. The other ranks wait neither for it nor for the report.
+
+    The next iteration ends an epoch, too.
+    """
     audited = hvdata.audit(numbers(comm), key=same)
     for _ in range(2):
         for step, _ in enumerate(audited, 1):

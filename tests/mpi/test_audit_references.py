@@ -11,7 +11,7 @@ pytestmark = pytest.mark.world(np=1)
 
 
 def test_a_loader_that_python_counts_through(hvdata, comm):
-    """It has no __iter__."""
+    """The loader has no __iter__, so Python calls its __getitem__."""
 
     class Loader:
         def __len__(self):
@@ -45,7 +45,7 @@ def test_references(hvdata, comm, reference, request):
 
 
 class Rows:
-    """In the manner of PyTorch's datasets and Keras 3's: without an __iter__, and without an IndexError at its end."""
+    """Like datasets of PyTorch and Keras 3, it has no __iter__, and raises no IndexError at its end."""
 
     def __len__(self):
         return ROWS
@@ -193,8 +193,10 @@ def test_inside_a_function(hvdata, comm):
 
 @pytest.mark.world(np=3)
 def test_each_key_travels_once(hvdata, comm):
-    """As with MPI's Alltoallv: 16 bytes for each key, to the rank that counts it. An N-th of the keys stays at its own
-    rank. The memory of an audit: tests/soak/audit_memory.py."""
+    """Like MPI's Alltoallv, an audit sends 16 bytes for each key, to the rank that counts the key.
+
+    An N-th of the keys stays on its own rank. tests/soak/audit_memory.py measures the memory of an audit.
+    """
     rows = 60_000
     mine = np.array_split(np.arange(comm.rank, rows, comm.size), 10)
     audited = hvdata.audit(mine, key=same, reference=rows)

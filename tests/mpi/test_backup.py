@@ -286,7 +286,7 @@ def restores(trackables, merged_prefix):
 @pytest.mark.world(np=1)
 @pytest.mark.ranks(1)
 def test_an_object_with_a_saver_of_its_own(hvdata, tmp_path):
-    """Its saver runs at the snapshot."""
+    """The object's own saver runs at the snapshot."""
     from tensorflow.python.saved_model.registration import register_checkpoint_saver
 
     from horovod_data.native import tensorflow_private as private

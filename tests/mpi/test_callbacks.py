@@ -15,7 +15,7 @@ pytestmark = pytest.mark.world(np=2)
 
 
 def scalars(log_dir, rank):
-    """By tag: (step, value), as TensorBoard reads them."""
+    """Returns (step, value) by tag, as TensorBoard reads them."""
     found = {}
     for file in sorted(Path(log_dir, f"delivery-rank{rank}").glob("events.*")):
         for event in tf.compat.v1.train.summary_iterator(str(file)):

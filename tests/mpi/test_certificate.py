@@ -171,7 +171,8 @@ def test_over_a_checkpoint(hvdata, comm, path, batch, further):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_over_two_checkpoints_of_a_dynamic_epoch(hvdata, comm, path):
-    """Elements of the first checkpoint are dealt after rank 0's second save, and taken before the other ranks' saves."""
+    """Elements of the first checkpoint are dealt after rank 0's second save, and taken before the other ranks'
+    saves."""
 
     def run(prefetch):
         make = lambda: tf.data.Dataset.range(20 * comm.size)

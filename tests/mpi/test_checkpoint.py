@@ -62,8 +62,10 @@ def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 @pytest.mark.parametrize("how", ["into another channel", "at different steps", "rank 0 alone"])
 def test_who_saves(hvdata, comm, path, batch, how):
-    """A restarted job has other channels on the same pipeline. Each rank resumes at its own step. Horovod programs often
-    save on rank 0 only. Then rank 0 restores alone, before any collective call."""
+    """A restarted job has other channels on the same pipeline. Each rank resumes at its own step.
+
+    Horovod programs often save on rank 0 only. Then rank 0 restores alone, before any collective call.
+    """
 
     def channel():
         source = tf.data.Dataset.range(12 * STEPS).batch(12 if batch == "global" else 12 // comm.size)
@@ -112,8 +114,10 @@ def test_unused_and_exhausted(hvdata, comm, path, who):
 ])  # fmt: skip
 @pytest.mark.usefixtures("either_way")
 def test_rank_0_has_seen_the_end(hvdata, comm, path, schedule, taken, others_save):
-    """The others have not begun, have steps to take, have taken all but not seen the end, or saved before the end. Rank 0's
-    own state has the steps that it has taken since, so they don't come again."""
+    """Other ranks have not begun, have steps to take, have not seen the end, or have saved before the end.
+
+    Rank 0's own state has the steps that rank 0 has taken since, so these steps don't come again.
+    """
     n = STEPS * comm.size
 
     def channel():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dataset functions. One may take a tf.distribute.InputContext, as tf.distribute's own functions do. One with a parameter
-`epoch` is called anew for every epoch, on the reader, with its number. On several readers: test_readers.py.
+"""Dataset functions. test_readers.py has several readers.
+
+A function may take a tf.distribute.InputContext, as functions of tf.distribute do. A function with a parameter `epoch`
+is called on the reader for every epoch, with its number.
 """
 
 import functools

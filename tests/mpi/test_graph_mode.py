@@ -60,7 +60,7 @@ def test_initialisable_iterator(hvdata, comm):
 
 
 def test_re_initialised_in_mid_epoch(hvdata, comm):
-    """Also with stages after it."""
+    """The ranks' own stages come after the distributed dataset."""
     iterator, fetch = iterate(numbers(hvdata, 20 * comm.size).map(lambda x: x * 2).prefetch(2).take(7))
 
     def run():

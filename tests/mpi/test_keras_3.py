@@ -116,7 +116,7 @@ def test_weights_are_those_of_one_process(hvdata, comm, case):
     "adam", "compressed", *(pytest.param(case, marks=pytest.mark.slow) for case in ("sum", "mixed_float16", "mixed_bfloat16"))
 ])  # fmt: skip
 def test_ranks_have_equal_weights(hvdata, comm, case):
-    """And losses near those of one process, where rounding errors are larger."""
+    """The losses are near those of one process. Rounding errors make the difference."""
     options = {"compressed": {"compression": hvd.Compression.fp16}, "sum": {"op": hvd.Sum}}.get(case, {})
     dtype = keras.DTypePolicy(case) if case.startswith("mixed") else None
     make = (lambda: Adam(0.01)) if case == "adam" else plain
@@ -307,7 +307,7 @@ def test_ranks_skip_the_same_steps_of_a_multi_optimizer(hvdata, comm, inside):
 
 
 def test_the_default_is_no_xla_on_a_machine_with_a_gpu(hvdata, comm, tmp_path, monkeypatch):
-    """Also for a model that was saved there without our optimizer."""
+    """This holds for a model that was saved there without our optimizer, too."""
     path = tmp_path / "model.keras"
 
     def run():
@@ -358,7 +358,7 @@ def test_a_rank_with_another_model_before(hvdata, comm):
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_saved_model_keeps_its_optimizer(hvdata, comm, tmp_path, scaled):
-    """In Keras' own format. From HDF5 Keras 3.15 makes optimizers that can't train."""
+    """The model is saved in Keras' own format. From HDF5, Keras 3.15 makes optimizers that can't train."""
     options = dict(backward_passes_per_step=2, op=hvd.Sum, compression=hvd.Compression.fp16)
     inner = hvd.DistributedOptimizer(
         SGD(keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5), momentum=0.9), **options
@@ -406,7 +406,7 @@ def test_load_model_makes_a_plain_optimizer_average(hvdata, comm, tmp_path):
 
 
 def test_a_built_optimizer_keeps_its_variables(hvdata, comm):
-    """And what it leaves out of weight decay, which is not in its configuration."""
+    """The optimizer also keeps what it leaves out of weight decay, which is not in its configuration."""
 
     def run():
         given = SGD(1.0, momentum=0.5, weight_decay=0.5)

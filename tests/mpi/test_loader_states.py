@@ -66,8 +66,8 @@ def test_states(hvdata, comm, where, batch, schedule):
 @pytest.mark.parametrize("where", HOMES)
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_states_near_the_end(hvdata, comm, where, left):
-    """The reader has seen the end of its source when the state is saved. A source whose state is then that of the next epoch
-    must not begin that epoch within this one."""
+    """The reader has seen the end of its source when the state is saved. A source whose state is then that of the next
+    epoch must not begin that epoch within this one."""
     n = comm.size
     loader, again = [loads(hvdata, lambda: HOMES[where](6 * n), prefetch=4) for _ in range(2)]
 

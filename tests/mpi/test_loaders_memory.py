@@ -112,7 +112,7 @@ SOURCES = {
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 @pytest.mark.usefixtures("torch")
 def test_the_reader_writes_into_its_tensors(hvdata, comm, kind, columns, batch):
-    """Of another rank that ends the process. The reader's own pipeline must not see it."""
+    """The reader may write into its tensors. Its own pipeline must not see what it writes."""
     rows, n = 2 * comm.size, 3 * comm.size
     x = np.arange(rows * n * columns, dtype=np.int64).reshape(-1, columns)
     loader = hvdata.loader(lambda: SOURCES[kind](x, rows), batch=batch, to="torch")
@@ -131,7 +131,10 @@ def test_the_reader_writes_into_its_tensors(hvdata, comm, kind, columns, batch):
 
 
 def test_filler_rows_are_a_copy(hvdata, comm):
-    """With remainder="repeat" the rows of one rank also fill other ranks' last step. The first rank writes into its rows."""
+    """With remainder="repeat" rows of one rank also fill other ranks' last step.
+
+    The first rank writes into its rows.
+    """
     loader = hvdata.loader([np.zeros([4, 4000])], batch="per_rank", remainder="repeat", verify=True)
 
     def written():

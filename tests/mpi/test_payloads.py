@@ -85,7 +85,7 @@ def drain(dataset):
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_a_pipeline_that_ends_in_batch_is_not_copied(hvdata, comm, batch):
-    """To other hosts go the payload and little more."""
+    """MPI sends the payload to other hosts, and little more."""
     rows = ROWS * (comm.size if batch == "global" else 1)
     steps = 12 if batch == "global" else 12 * comm.size
     ds = hvdata.distribute_dataset(lambda: numbered(rows * steps).batch(rows), batch=batch)
@@ -157,8 +157,10 @@ ANEW = {
 @pytest.mark.parametrize("source", [*KEPT, *ANEW])
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_other_pipelines_are_copied_once(hvdata, comm, batch, source):
-    """If the pipeline keeps its elements, the reader copies the shares of ranks beside it. Otherwise it copies the whole
-    global batch, because a share that is not copied would keep all of it."""
+    """If the pipeline keeps its elements, the reader copies the shares for ranks of its host.
+
+    Otherwise it copies the whole global batch, because a share that is not copied would keep the whole batch.
+    """
     of_all = batch == "global"
     steps, rows = (STEPS, ROWS * comm.size) if of_all else (STEPS * comm.size, ROWS)
     ds = hvdata.distribute_dataset(lambda: {**KEPT, **ANEW}[source](steps, rows), batch=batch)
@@ -189,8 +191,10 @@ def test_the_reader_gets_a_ready_made_tensor_itself(hvdata, comm, batch):
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("last", ["batch", "map", "ready-made"])
 def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm, last):
-    """A share of a global batch begins at its first row. TensorFlow needs tensors aligned to 64 bytes, and so are shares
-    that are copied."""
+    """A share of a global batch begins at its first row. TensorFlow needs tensors that are aligned to 64 bytes.
+
+    Shares that are copied are aligned so.
+    """
     each = 7 * comm.size
     table = np.repeat(np.arange(each * 5, dtype=np.float32)[:, None], 3001, axis=1)
     rows = {
@@ -254,8 +258,8 @@ def test_trainers_that_keep_batches(hvdata, comm):
 
 @pytest.mark.ranks(2, 3)
 def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
-    """TensorFlow reuses the memory of an input for the result if nothing else holds that memory. Here the cache and other
-    ranks hold it."""
+    """TensorFlow reuses the memory of an input for the result if nothing else holds that memory. Here the cache and
+    other ranks hold it."""
     ds = hvdata.distribute_dataset(
         lambda: numbered(ROWS * comm.size * 4).batch(ROWS * comm.size).cache(), batch="global"
     )

@@ -106,7 +106,7 @@ def described(part):
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 @pytest.mark.parametrize("remainder", REMAINDERS)
 def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
-    """Without an element the shares are valid, and have the shapes that the spec knows. All else is empty."""
+    """Without an element, the shares are valid and empty. They have the shapes that the spec knows."""
     n = 4 * max(hosts.sizes)
 
     def function(context):

@@ -74,7 +74,7 @@ def test_a_generator_raises(hvdata, comm, raised, kind):
 
 @pytest.mark.parametrize("steps, more", [(0, 0), (0, 1), (2, 0)])
 def test_every_epoch_fails_anew(hvdata, comm, steps, more):
-    """Also at its first elements."""
+    """The error may come at the first element of an epoch."""
     source = Failing(4 * comm.size, steps * comm.size + more, ValueError("always"), failures=3)
     ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=4, name="always")
     for epoch in 1, 2, 3:
@@ -175,6 +175,6 @@ def test_an_error_of_this_library_in_the_pipeline_names_one_place(hvdata, comm):
     data = tf.data.Dataset.from_tensors(tf.zeros([2])).map(lambda x: hvdata.scatter(x, splits=splits, name="odd"))
     ds = hvdata.distribute_dataset(data if hvdata.is_reader() else None, batch="per_rank", name="odd")
     _, errors = until_it_fails(comm, ds)
-    # TensorFlow 2.21 puts a sentence of its own before the message of the operation, and there this library leaves it whole.
+    # TensorFlow 2.21 puts a sentence of its own before the operation's message. Then this library leaves it whole.
     stage = r"(Error in user-defined function passed to .*: \[rank \d on \w+, scatter 'odd'\] )?"
     same_error(errors, tf.errors.InvalidArgumentError, prefix("odd", 1, 0) + f" {stage}splits=")

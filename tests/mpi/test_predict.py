@@ -101,7 +101,7 @@ def test_no_rows_on_rank_0(hvdata, comm, several):
 
 
 def test_a_rank_whose_first_outputs_come_later_and_differ(hvdata, comm, several):
-    """It has no rows in the first step."""
+    """This rank has no rows in the first step."""
     dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([0 if i == 1 else 2], i))
     model = lambda x: tf.cast(x, tf.float32) if comm.rank == 1 else x
     call = lambda: hvdata.predict(model, given_to(hvdata, dataset), batch="per_rank")
@@ -229,7 +229,10 @@ def test_inside_tf_function(hvdata, comm):
 
 
 def catching(call):
-    """The result of `call()`, or what it raised. An error that is no Exception, or has no text, is returned as a name."""
+    """Returns the result of `call()`, or its error.
+
+    The result is the error's name if the error is no Exception or has no text.
+    """
     try:
         return attempt(call)
     except BaseException as error:
@@ -335,7 +338,10 @@ def test_a_rank_that_finds_no_memory_for_what_it_sends(hvdata, comm, monkeypatch
 
 
 def test_rank_0_finds_no_memory_for_what_it_got(hvdata, comm, monkeypatch):
-    """In the last round. All ranks raise its error, so that a program can handle it on all of them."""
+    """The memory is short in the last round.
+
+    All ranks raise rank 0's error, so a program can handle it on all ranks.
+    """
     from horovod_data.collectives import rounds
 
     def short(self):

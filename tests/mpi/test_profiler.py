@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow's profiler shows what a rank waits for, and on the reader every element that is dealt and every state that is made."""
+"""TensorFlow's profiler shows what a rank waits for. On the reader it shows each element dealt and each state made."""
 
 import pytest
 import tensorflow as tf
@@ -79,7 +79,7 @@ def test_what_the_profiler_shows(hvdata, comm, tmp_path):
 @pytest.mark.world(np=3)
 @pytest.mark.ranks(2, 3, 4)
 def test_one_state_serves_all_ranks_that_wait_for_it(hvdata, comm, tmp_path):
-    """They ask while the reader is inside its pipeline. A state may take a gigabyte, and nothing is dealt meanwhile."""
+    """The ranks ask while the reader is inside its pipeline. A state may take a gigabyte, and it stops dealing."""
     slow = tf.data.Dataset.range(3 * comm.size).apply(testing.sleep(500_000))
     it = iter(hvdata.distribute_dataset(slow, batch="per_rank", prefetch=1))
     tf.profiler.experimental.start(str(tmp_path))

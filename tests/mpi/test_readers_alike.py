@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shard="auto" by elements: readers whose pipelines yield other elements, or another order, end the epoch with an error.
-What a reader's process did with its dataset before does not matter."""
+"""shard="auto" by elements: if readers' pipelines yield different elements or orders, the epoch ends with an error.
+
+What a reader's process did with its dataset before does not matter.
+"""
 
 import re
 
@@ -109,7 +111,7 @@ def test_another_number_of_elements(hvdata, comm, second, longer):
 
 @pytest.mark.slow
 def test_a_table_that_differs(hvdata, comm, second):
-    """It is too large for a fingerprint of the graph."""
+    """The table is too large for a fingerprint of the graph."""
     table = np.arange(3 << 20)
     table[1] += second
     ds = distribute(hvdata, lambda: Data.range(40).map(lambda i: tf.gather(table, i)).batch(1))
@@ -124,7 +126,7 @@ def test_a_function_of_the_epoch_that_differs(hvdata, comm, second):
 
 
 def test_floating_point_numbers_count_without_others_alone(hvdata, comm, second, unverified):
-    """They may differ in their last bits between processors. Verified channels compare every byte."""
+    """Floating-point numbers may differ in their last bits between processors. Verified channels compare every byte."""
     small = 1e-7 if second else 0.0
 
     def numbers(i):
@@ -177,7 +179,7 @@ def test_a_look_on_one_host(hvdata, comm, second):
 
 
 def test_the_orders_are_those_of_tensorflow(hvdata, comm):
-    """Of a seeded shuffle's iterators. Two epochs differ."""
+    """The iterators of a seeded shuffle give two epochs different orders, as in TensorFlow."""
     trainers = sum(comm.allgather(hvdata.is_trainer()))
     make = lambda: Data.range(24).shuffle(24, seed=4).batch(trainers)
     ds, plain = distribute(hvdata, make, batch="global"), make()
@@ -197,7 +199,10 @@ def test_epochs_that_were_left(hvdata, comm):
 
 @pytest.mark.parametrize("twelfths", [0, 1, 4, 10, 12])
 def test_saved_and_restored(hvdata, comm, path, twelfths):
-    """Of the steps. 12 are all: the epoch's end was not asked for."""
+    """`twelfths` is the part of the steps that ranks take before the save.
+
+    After 12 they have not met the epoch's end.
+    """
     steps = twelfths * (24 // sum(comm.allgather(hvdata.is_trainer()))) // 12
     ds = distribute(hvdata, lambda: Data.range(24).shuffle(24, seed=4).batch(1))
     iterator = iter(ds) if hvdata.is_trainer() else None

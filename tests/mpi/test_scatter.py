@@ -347,7 +347,7 @@ def test_a_wrong_root_on_one_rank(hvdata, comm, name):
 
 @pytest.mark.parametrize("verb", ["scatter", "gather"])
 def test_a_wrong_root_on_the_rank_that_others_take_for_the_root(hvdata, comm, several, verb):
-    """It counts as root 0. No rank waits for another."""
+    """The wrong root counts as root 0. No rank waits for another."""
     who = comm.size - 1
     root = 99 if comm.rank == who else who
     got = outcomes(comm, lambda: getattr(hvdata, verb)(table(comm.size), root=root, name="other-root"))

@@ -213,7 +213,7 @@ def test_names_of_files_in_an_order_of_each_readers_own(hvdata, comm, files, no_
 
 @pytest.mark.parametrize("stage", ["shard", "filter", "filter behind Python code"])
 def test_a_function_that_shards_itself_is_refused(hvdata, comm, stage):
-    """Also if the pipeline's graph can't be compared, because it has Python code."""
+    """This holds for a graph that can't be compared, too: it has Python code."""
 
     def function(context):
         readers, reader = context.num_input_pipelines, context.input_pipeline_id

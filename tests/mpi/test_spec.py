@@ -49,7 +49,7 @@ def x_y(rows):
 @pytest.mark.parametrize("rows, batch, static", [(30, 12, True), (21, 7, True), (20, 12, False)],
                          ids=["static", "static, not divided", "unknown"])  # fmt: skip
 def test_global(hvdata, comm, remainder, rows, batch, static):
-    """In 20 rows a last batch of 8 makes a step, too."""
+    """Of 20 rows in batches of 12, the last batch of 8 rows makes a step, too."""
     if static and batch % comm.size and remainder == "drop":
         pytest.skip("an error at the call")
     ds = distributed(hvdata, lambda: batches(rows, batch, static), batch="global", remainder=remainder)

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.world(np=1)
 STEPS = 4
 Data = tf.data.Dataset
 
-# The reader's pipeline of n elements, and a rank's stages after it, which keep the number of its elements.
+# For each name: the reader's pipeline of n elements, and the stages of a rank after it. The stages keep the number of
+# elements.
 PIPELINES = {
     "range": (Data.range, lambda ds: ds),
     "shuffle": (lambda n: Data.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False), lambda ds: ds),

@@ -24,12 +24,12 @@ def seconds(hvdata, name, keys):
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_the_parts_are_the_whole(hvdata, comm, schedule):
-    """Also if an epoch is left early. The time between epochs counts for no part."""
+    """This holds for an epoch that is left early, too. The time between epochs belongs to no part."""
     name = f"times-{schedule}"
     ds = numbers(hvdata, 12 * comm.size, schedule=schedule, name=name)
 
     def epochs():
-        inside = around = 0.0  # spans of time that lie within those of the epochs, and those in which the epochs lie
+        inside = around = 0.0  # seconds: a lower and an upper bound of the time in epochs
         for epoch in range(3):
             it = iter(ds)
             began = first = last = time.monotonic()
@@ -63,8 +63,10 @@ def test_the_parts_are_the_whole(hvdata, comm, schedule):
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_queues_over_time(hvdata, comm, schedule):
-    """While all ranks work on a batch the window fills, at the ranks and in the reader's count of untaken elements. It
-    empties while the ranks wait."""
+    """While all ranks work on a batch, their windows fill, and so does the reader's count of untaken elements.
+
+    Both are empty while the ranks wait.
+    """
     name, held, steps = f"queues-{schedule}", threading.Event(), 8
 
     def batches():
@@ -82,7 +84,7 @@ def test_queues_over_time(hvdata, comm, schedule):
     )
 
     def nothing_untaken():
-        deadline = time.monotonic() + 20  # a reader hears of it from other hosts
+        deadline = time.monotonic() + 20  # acknowledgements of other hosts come later
         while hvdata.stats()[f"{name}/untaken"] and time.monotonic() < deadline:
             time.sleep(0.01)
         return hvdata.stats()[f"{name}/untaken"] == 0
@@ -117,7 +119,7 @@ def test_they_begin_anew(hvdata, comm):
     took = max(comm.allgather(time.monotonic() - began))
     after = results(comm, lambda: seconds(hvdata, "anew", OF_RANKS))
     assert all(0 < sum(parts) and parts[2] <= took for parts in after), (after, took)
-    assert results(comm, lambda: hvdata.stats()["anew/steps"]) == [4] * comm.size, "an epoch's, as ever"
+    assert results(comm, lambda: hvdata.stats()["anew/steps"]) == [4] * comm.size, "the steps of an epoch are not reset"
 
 
 @pytest.mark.world(np=2, readers=2)
@@ -141,7 +143,7 @@ def test_a_dedicated_reader_begins_anew_with_rank_0(hvdata, comm):
 
 
 def test_a_name_that_stdout_can_not_show(hvdata, comm, monkeypatch):
-    """The rest of the report is printed."""
+    """The rest of the report is printed all the same."""
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(4 * comm.size), batch="per_rank", name="tr\u00e4in\u2603")
     results(comm, lambda: len(list(ds)))
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")

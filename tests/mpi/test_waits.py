@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wait without an end is reported, and becomes an error at the time limit. It is never a hang.
 
-In jobs of their own, with a short time until the report (30 s by default) and a short limit (1800 s by default).
+These tests have jobs of their own, with a short time until the report and a short time limit.
 """
 
 import re
@@ -28,7 +28,7 @@ def said(comm, capfd):
 @pytest.mark.ranks(2, 4)
 @pytest.mark.alone(**SHORT)
 def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):
-    """The others name it after the stall time, and raise at the limit."""
+    """The other ranks name the missing rank after the stall time, and raise at the time limit."""
     missing, ended = comm.size - 1, []
 
     def run():
@@ -57,8 +57,11 @@ def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):
 @pytest.mark.ranks(2, 4)
 @pytest.mark.alone(**SHORT)
 def test_one_rank_iterates_more_often(hvdata, comm, capfd):
-    """Its next epoch waits for the others when the window is full. It reports for which rank, and raises at the
-    limit. Another channel still works, and the job ends cleanly."""
+    """The rank's next epoch waits for the other ranks when the window is full.
+
+    The rank reports for which rank it waits, and raises at the time limit. Another channel still works, and the job
+    ends cleanly.
+    """
     good = numbers(hvdata, 2 * comm.size)
     ds = numbers(hvdata, 9 * comm.size, name="eager-rank", prefetch=2)
     elements(comm, ds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""weigh=: unequal shares teach what one process would learn from the same rows."""
+"""With weigh=, training on unequal shares learns what one process learns from the same rows."""
 
 import functools
 
@@ -14,7 +14,7 @@ REMAINDERS = ["drop", "partial", "pad", "repeat"]
 
 
 def pairs(batches):
-    """(row numbers from 1 on, their costs) as batches of these sizes."""
+    """Makes batches of these sizes: the numbers of the rows from 1 on, and their costs."""
     starts = np.cumsum([1, *batches])
     rows = [np.arange(start, start + size, dtype=np.float32) for start, size in zip(starts, batches)]
     signature = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.float32))
@@ -26,13 +26,13 @@ def cost_of(x):
 
 
 def mean_of_means(shares):
-    """What Horovod's average of the ranks' Keras losses makes of one step. The loss of a row is its number."""
+    """Returns Horovod's average of the ranks' Keras losses in one step. The loss of a row is its number."""
     means = [np.mean(x * weight) if len(x) else 0.0 for x, _, weight in shares]
     return np.mean(means)
 
 
 def check_steps(steps, weighs):
-    """Each step's mean of means is the weighted mean of its rows, which are those with a weight, or a cost of 0."""
+    """Asserts that each step's mean of means is the weighted mean of its rows, without filler rows."""
     for step, shares in enumerate(steps):
         rows = np.concatenate([x for x, *_ in shares])
         real = np.unique(rows[rows > 0])  # copies count once, padding has the number 0
@@ -42,7 +42,7 @@ def check_steps(steps, weighs):
 
 
 def check_steps_of_readers(steps, weighs):
-    """As check_steps, for rows whose costs came with them."""
+    """Does what check_steps does, for rows that come with their costs."""
     for shares in steps:
         everything = {
             float(x): float(cost) for xs, cost_of_rows, _ in shares for x, cost in zip(xs, cost_of_rows) if x % 1000
@@ -53,7 +53,7 @@ def check_steps_of_readers(steps, weighs):
 
 
 def steps_of(hvdata, comm, dataset):
-    """The shares of all trainers, step by step."""
+    """Returns the shares of all trainers, step by step."""
     got = results(comm, lambda: local(dataset) if hvdata.is_trainer() else None)
     return list(zip(*[shares for shares in got if shares is not None]))
 
@@ -216,7 +216,7 @@ def test_wrong_arguments(hvdata, comm):
 
 @pytest.mark.world(np=2)
 def test_an_epoch_of_a_small_net_is_that_of_one_process(hvdata, comm):
-    """A loop of one's own: the gradients' mean over ranks, at every step, with rows that the ranks don't divide."""
+    """A custom loop averages the gradients over ranks at every step. The rows do not divide evenly among the ranks."""
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(37, 4)).astype(np.float32), rng.normal(size=(37, 1)).astype(np.float32)
     make = lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(5)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prefetch="auto": a window that grows while it helps, bounded in bytes. It never changes order, rows or steps."""
+"""prefetch="auto" makes the window grow while that helps, up to a size in bytes.
+
+Order, rows and steps stay the same.
+"""
 
 import time
 
@@ -24,7 +27,7 @@ def window(hvdata):
 
 
 def unbuffered(ds):
-    """TensorFlow adds no prefetch to the reader's pipeline."""
+    """Returns the dataset with an option: TensorFlow adds no prefetch to the reader's pipeline."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return ds.with_options(options)
@@ -40,7 +43,7 @@ def slowly(n, seconds):
 
 @pytest.mark.parametrize("prefetch", ["auto", 3])
 def test_small_elements_widen_it(hvdata, comm, prefetch):
-    """A number stays what it is."""
+    """Small elements widen the window only with prefetch="auto"."""
     n = 150 * comm.size
     ds = distribute(hvdata, slowly(n, 0.001), prefetch=prefetch)
     assert elements(comm, ds) == dealt_to_all(comm, range(n))
@@ -59,8 +62,8 @@ def test_large_elements_keep_to_the_bytes(hvdata, comm, steps, megabytes):
         results(comm, lambda: int(next(it)[0]))
     for taken in range(1, large // comm.size + 1):
         results(comm, lambda: int(next(it)[0]))
-        time.sleep(0.05)  # room for the reader to run too far
-        # Beside the window, one large step was sent before its size was known, and one is with the pipeline.
+        time.sleep(0.05)  # a faulty reader would run too far meanwhile
+        # Two steps come on top of the window: one was sent before its size was known, and the pipeline holds one.
         assert comm.bcast(source.yields) - small <= (taken + steps + 2) * comm.size
     assert max(results(comm, lambda: window(hvdata))) <= steps  # on the rank that reads, too
     assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
@@ -74,7 +77,7 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
     def walk():
         it = iter(distribute(hvdata, tf.data.Dataset.range(n), schedule="dynamic"))
         got, widest = [int(next(it))], window(hvdata)
-        comm.Barrier()  # otherwise the quick ranks might take all elements before the slow rank begins
+        comm.Barrier()  # otherwise the fast ranks might take all elements before the slow rank begins
         for x in it:
             got.append(int(x))
             time.sleep(0.03 if comm.rank == slow else 0.003)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brings the results of every rank to every rank.
 
-A rank that fails an assertion alone leaves the others waiting in their next collective call. So a test first sends the results of each rank
-to all ranks, and then asserts the same on all of them.
+A rank that fails an assertion alone leaves the others waiting in their next collective call. So a test first sends the
+results of each rank to all ranks, and then asserts the same on all of them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from hypothesis import HealthCheck, Phase, seed, settings
 
 
 def same_on_all_ranks(examples: int) -> Callable[[Any], Any]:
-    """For property tests: every rank draws the same examples, and none searches for smaller ones. The seed is the
-    number of processes."""
+    """Marks a property test: every rank draws the same examples, and no rank searches for smaller ones.
+
+    The seed is the number of processes.
+    """
     drawn = seed(int(os.environ.get("HVDATA_TEST_PROCESSES", "0")))
     how = settings(database=None, max_examples=examples, phases=[Phase.explicit, Phase.generate],
                    suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -40,7 +42,7 @@ class Raised(NamedTuple):
 def attempt(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # of any kind: the other ranks must know
+    except Exception as error:  # every kind, because the other ranks must know
         return Raised(type(error), str(error), traceback.format_exc())
 
 
@@ -59,7 +61,7 @@ def results(comm, call: Callable[[], Any]) -> list[Any]:
 
 
 def on_trainers(hvdata, comm, call: Callable[[], Any]) -> list[Any]:
-    """results() of the trainers alone, by rank."""
+    """Returns results() of the trainers alone, by rank."""
     got = results(comm, lambda: (hvdata.rank(), call()) if hvdata.is_trainer() else None)
     return [mine for _, mine in sorted(filter(None, got), key=lambda one: one[0])]
 
@@ -86,7 +88,7 @@ def elements(comm, dataset: tf.data.Dataset) -> list[list[Any]]:
 
 
 def numpy_of(dataset: tf.data.Dataset) -> list[Any]:
-    """The elements of one pass over a dataset without composite tensors. An iterator will do."""
+    """The elements of one pass over a dataset without composite tensors, or over an iterator."""
     return [tf.nest.map_structure(lambda tensor: tensor.numpy(), element) for element in dataset]
 
 
@@ -112,7 +114,7 @@ def raises_everywhere(comm, call: Callable[[], Any], kind: type | tuple[type, ..
 
 
 def heard_everywhere(comm, call: Callable[[], Any], who: int, kind: type, *patterns: str) -> None:
-    """raises_everywhere() for an error that rank `who` finds, as `kind`. The others raise InvalidArgumentError."""
+    """Does what raises_everywhere() does, but only rank `who` raises `kind`. The others raise InvalidArgumentError."""
     for rank, one in enumerate(raises_everywhere(comm, call, Exception, *patterns)):
         assert one.kind is (kind if rank == who else tf.errors.InvalidArgumentError), (rank, one)
 
@@ -140,7 +142,7 @@ def written(comm, capfd, text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` with arrays as (dtype, shape, bytes). Equal exactly if the elements are equal, also for NaN."""
+    """Returns `value` with arrays as (dtype, shape, bytes). Results are equal if and only if the bytes are, NaN too."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -156,7 +158,7 @@ def plain(value: Any) -> Any:
 
 
 def on_reader(hvdata, make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.data.Dataset]:
-    """`make` for the reader. It fails on other ranks."""
+    """Returns a function that calls `make` on the reader, and fails on other ranks."""
 
     def function() -> tf.data.Dataset:
         assert hvdata.is_reader(), "the dataset function was called on a rank that does not read"

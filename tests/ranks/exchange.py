@@ -85,7 +85,7 @@ def wait_for_all(directory: Path, rank: int, ranks: int, seconds: float) -> None
 
 
 def wait_until_allowed(directory: Path, test: int, seconds: float) -> bool:
-    """On a rank. False if the outer side has ended, so nobody reads the records."""
+    """Called on a rank. Returns False if the outer side has ended, because then no process reads the records."""
     go = directory / f"go.{test}"
     deadline = time.monotonic() + seconds
     while not go.exists():

@@ -207,8 +207,8 @@ class RunningJob:
     def _members(self) -> list[int]:
         """Every process of our session, and every process with the job's folder in its environment.
 
-        Hydra's ranks have sessions of their own, and so have daemons that a rank has started. Open MPI gives each rank a process group, so
-        killpg can't end the job.
+        Hydra's ranks have sessions of their own, and so have daemons that a rank has started. Open MPI gives each rank
+        a process group, so killpg can't end the job.
         """
         mark = f"HVDATA_TEST_DIR={self.directory}".encode()
         found = []

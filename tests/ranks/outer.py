@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin of the pytest that the user starts. Tests in a folder named mpi/ run in jobs of several ranks, all other tests in
-this process. Every test has a time limit."""
+"""The plugin of the pytest that the user starts. Every test has a time limit.
+
+Tests in a folder named mpi/ run in jobs of several ranks. All other tests run in this process.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With pytest-xdist's option -n."""
+    """Called by pytest-xdist if it has the option -n."""
     from ranks.workers import Shares
 
     return Shares(config, log)

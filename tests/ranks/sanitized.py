@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-`make test-sanitized` builds both libraries with them and sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and MPI are the usual ones. The
-sanitizers' libraries are loaded before them and see all allocations.
+`make test-sanitized` builds both libraries with them and sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and
+MPI are the usual ones. The sanitizers' libraries are loaded before them and see all allocations.
 
-The sanitizers find wrong reads and writes in our code, and in calls of the C library (for example memcpy) by any code. A wrong call by other
-code would be named in tests/ranks/asan.supp.
+The sanitizers find wrong reads and writes in our code, and in calls of the C library (for example memcpy) by any code.
+A wrong call by other code would be named in tests/ranks/asan.supp.
 
-They don't look for leaks. In ranks under MPI LeakSanitizer found none, not even one made on purpose, and its tracer crashed. Valgrind finds
+They don't look for leaks, because in ranks under MPI LeakSanitizer finds none and its tracer crashes. Valgrind finds
 leaks in C++ tests.
 """
 

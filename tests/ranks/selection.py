@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tiers. Without an option pytest runs everything: all tests, in all of their worlds. `--commit` runs the commit tier:
+"""The two tiers. Without an option pytest runs everything: all tests, in all of their worlds.
+
+With `--commit` it runs the commit tier:
 
 - a test of tests/mpi in the world that its mark `world` names (the function's, else the module's);
 - of a function of tests/mpi with many cases as many as show each value of each parameter;

@@ -13,7 +13,7 @@ _MOST = 4.0
 
 
 def slowness() -> float:
-    """From 1 to 4. Measured once, also for the child processes."""
+    """Returns how slow this machine is, from 1 to 4. It is measured once, for the child processes, too."""
     known = os.environ.get("HVDATA_TEST_SLOWNESS")
     if known is None:
         took = sorted(_seconds() for _ in range(3))[1]

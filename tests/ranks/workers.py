@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`-n 2` (pytest-xdist): two workers share the tests, which takes two thirds of the time on two cores. Three workers take longer.
+"""With `-n 2` (pytest-xdist) two workers share the tests. On two cores this takes two thirds of the time.
 
-One worker runs all tests of a job, and one all tests that share something a machine has once, such as simulated hosts.
+All tests of a job run on one worker. Tests that share a resource of the machine, such as simulated hosts, run on one
+worker, too.
 """
 
 from __future__ import annotations

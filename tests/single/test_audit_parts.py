@@ -214,7 +214,7 @@ def test_an_epoch_that_the_garbage_collector_ends_while_it_ends_counts_once(reco
 @pytest.mark.parametrize("forgiven", [False, True])
 @pytest.mark.parametrize("form", [list, iter])
 def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form, forgiven):
-    """With --audit it is forgiven: all elements pass, and the epoch has those before."""
+    """With --audit the error is forgiven. All elements pass, and the audit has the elements before the error."""
     audited = audited_iterable(form([[1, 2, 3], None, [4]]), recorder)
     wrong = "audit 1, epoch 1, step 2: the keys of the rows can't be made"
     if forgiven:

@@ -33,7 +33,7 @@ def test_arrays_in_nests():
 
 
 class OnADevice:
-    """As an array of JAX, whose copy is a computation."""
+    """Like an array of JAX, whose copy is a computation."""
 
     error = RuntimeError
 

@@ -112,7 +112,8 @@ def backend(
 ) -> subprocess.CompletedProcess:
     """A call of the build backend, as pip makes it. It sees setuptools and `packages` (name: text) alone.
 
-    `installed`: TensorFlow is in this Python's folder for packages, which the backend does not see. `wanted`: HVDATA_TENSORFLOW.
+    `installed`: TensorFlow is in this Python's folder for packages, which the backend does not see. `wanted`:
+    HVDATA_TENSORFLOW.
     """
     seen, folder = tmp_path / "seen", tmp_path / "installed"
     seen.mkdir()

@@ -83,7 +83,7 @@ def test_two_runs(said, a, b, status, text):
 
 
 def test_a_name_that_is_distributed_again(said):
-    """Its epochs count from 1 again: all records are compared."""
+    """The epochs of such a name count from 1 again. All records are compared."""
     again = [record(), record(digests=(4, 5))]
     status, text = said(again, [record(digests=(1, 3, 2)), record(digests=(4, 5))])
     assert status == 1 and "epoch 1 (record 1 of 2): the same 30 rows in another order" in text
@@ -94,7 +94,7 @@ def test_a_name_that_is_distributed_again(said):
 @pytest.mark.parametrize("a, b, status", [((1,), (1, 2), 0), ((), (1, 2), 0), ((1,), (1, 3), 1)],
                          ids=["further", "not at all", "elsewhere"])  # fmt: skip
 def test_two_runs_that_continued_from_their_checkpoints(said, a, b, status):
-    """They were interrupted at different places of one epoch. What the later record lacks is compared."""
+    """The runs were interrupted at different places of one epoch. What the later record lacks is compared."""
     got, text = said([record(digests=a, **CUT), record()], [record(digests=b, **CUT), record()])
     assert got == status and text.endswith("epoch 1 (record 2 of 2): the same 30 rows in the same order\n"), text
     continued = "(record 1 of 2): not complete, and the next record continues it, in both files\n" in text

@@ -47,7 +47,7 @@ def sdist(tmp_path_factory) -> Path:
 
 
 def test_what_is_in_it(sdist):
-    """It has all that a build and the tests need, and nothing that was built."""
+    """The source distribution has all that a build and the tests need, and nothing that was built."""
     name = f"horovod_data-{horovod_data.__version__}"
     assert sdist.name == f"{name}.tar.gz"
     with tarfile.open(sdist) as archive:

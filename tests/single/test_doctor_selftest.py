@@ -55,7 +55,7 @@ def test_all_is_well():
 
 
 def test_dedicated_readers():
-    """They receive nothing, so the job's rates are those of the trainers."""
+    """Dedicated readers receive nothing, so the job's rates are those of the trainers."""
     ranks = job(layout=make_layout(["vm", "vm", "other"], readers=1))
     ranks[2]["steps_per_second"] = {"small": 0.0, "large": 0.0}
     found = judge(ranks)

@@ -109,7 +109,7 @@ def batches_of(costs, **arguments):
 
 
 def divided(costs, *, ranks, window, seed=0, **how):
-    """batches_of(), with a loop in Python in place of tf.data: TensorFlow's ops run one by one, and nothing is traced."""
+    """Does what batches_of() does, but a Python loop runs TensorFlow's ops one by one, without tf.data."""
     name, value = how.popitem()
     divide = {"max_cost": even_steps.by_budget, "batch_size": even_steps.by_count}[name]
     batches, waiting, steps = [], [], 0

@@ -69,7 +69,7 @@ for each in json.load(sys.stdin):
 
 
 def test_trainjob_is_as_trainers_models_have_it():
-    """They leave out fields that Trainer does not have, and refuse values of another type."""
+    """Trainer's models leave out fields that Trainer does not have, and refuse values of another type."""
     python = Path(__file__).parents[2] / "build" / "recipes" / "bin" / "python"
     python = str(python) if python.exists() else sys.executable
     if subprocess.run([python, "-c", "import kubeflow_trainer_api"], capture_output=True).returncode:

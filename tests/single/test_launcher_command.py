@@ -229,7 +229,7 @@ def test_a_word_that_is_no_text_is_printed_unchanged(mpi):
 
 
 def test_a_dry_run_shows_which_variables_the_start_removes(shown):
-    """In the same shell the command must not take the readers from the shell's variables."""
+    """The shown command must not take the readers from the shell's variables if it runs in the same shell."""
     words = ["--readers-per-node", "1", "-np", "1", "true"]
     text = shown(*words, env={R: "2"})
     assert text.startswith(f"env -u {R} /") and f"-x {N}=1" in text
@@ -339,7 +339,7 @@ def test_a_leave_status_of_an_option(shown, tmp_path):
 
 
 def test_a_dry_run_with_a_state(shown, tmp_path):
-    """It makes no directory."""
+    """A dry run makes no directory."""
     text = shown("-np", "2", "--state", str(tmp_path / "d"), "--max-restarts", "3", "true")
     assert f"-x HOROVOD_DATA_STATE={tmp_path}/d -x HOROVOD_DATA_ATTEMPT=1 -x HOROVOD_DATA_LEAVE_STATUS=75 true" in text
     assert not (tmp_path / "d").exists()
@@ -355,7 +355,7 @@ def test_a_command_that_is_too_long(mpi):
 
 
 def test_an_mpirun_that_does_not_start(tmp_path):
-    """It may be removed, or no longer executable, by then."""
+    """mpirun may have been removed, or may no longer be executable."""
     for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Permission denied")):
         text = f"{path} can't be started ({said}). Name another mpirun with --mpirun"
         with pytest.raises(LaunchError, match=re.escape(text)):
@@ -371,7 +371,7 @@ def test_a_folder_for_the_output_that_can_not_be(mpi, tmp_path):
 
 
 def test_names_of_this_machine(monkeypatch, capsys, mpi):
-    """They are one host to init(). The long name is asked for only if a similar one was given."""
+    """init() takes all names of a machine as one host. The long name is looked up only if a similar one was given."""
     asked = []
     monkeypatch.setattr(main.socket, "gethostname", lambda: "me")
     monkeypatch.setattr(main.socket, "getfqdn", lambda: asked.append(1) or "me.example.org")

@@ -115,7 +115,7 @@ def test_without_restarts_the_status_is_the_jobs():
 
 
 def test_a_programs_error():
-    """Without a set it ends the job. With one it is restarted once at the same step."""
+    """Without a set, the error ends the job. With a set, the job is restarted once at the same step."""
     once = decide([ended(3, failures=[ERROR], newest="")], POLICY)
     assert isinstance(once, Stop) and once.status == 3
     assert "rank 1 on a failed (ValueError: no such file). This is the program's own error, and no set" in once.why
@@ -197,7 +197,7 @@ HYDRA = """
 
 
 def test_what_hydra_says_of_a_loss():
-    """Of MPICH 4.0.2. Other versions write the first part after an exit with a status, too."""
+    """The texts are those of MPICH 4.0.2. Other versions write the first part after an exit with a status, too."""
     killed = HYDRA + "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\nThis typically refers to\n"
     assert hydra.lost(killed) == Lost("process 46 on node3 was killed by signal 9", "node3")
     assert hydra.lost(HYDRA) is None
@@ -350,7 +350,7 @@ def test_an_error_while_the_ranks_leave_is_named(tmp_path, capfd):
 
 
 def test_a_rank_that_gives_no_sign_of_life(tmp_path, capfd):
-    """It is restarted as a lost process, whatever mpirun's status is after SIGTERM."""
+    """The rank counts as a lost process and is restarted, whatever mpirun's status is after SIGTERM."""
     touched = '"$1/.run/attempt-$(ls $1/.run | grep -c attempt)/rank 1 on a.alive"'
     script = f"trap 'exit 75' TERM; for i in 1 2 3 4; do touch {touched}; sleep 0.3; done; sleep 100 & wait"
     assert supervised(tmp_path, script, restarts=1, limit=1.0) == 1
@@ -359,7 +359,7 @@ def test_a_rank_that_gives_no_sign_of_life(tmp_path, capfd):
 
 
 def test_signs_of_life(tmp_path):
-    """They end when the rank is stopped, and when another program takes its place."""
+    """The signs of life end when the rank is stopped, or when another program replaces its program."""
     os.makedirs(folder := notes.folder_of(str(tmp_path), 1))
     signs = lambda: any(name.endswith(".alive") for name in os.listdir(folder))
     program = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.1)\nos.execvp('sleep', ['sleep', '60'])"
@@ -400,7 +400,7 @@ def test_a_job_that_was_suspended_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_rank_without_a_thread_for_its_signs(tmp_path, monkeypatch):
-    """Its program runs, and the launcher does not watch it."""
+    """The rank's program runs, and the launcher does not watch it."""
 
     def start(self):
         raise RuntimeError("can't start new thread")
@@ -444,7 +444,7 @@ def test_how_long_a_host_may_take_to_answer(tmp_path, monkeypatch, seconds, late
 
 
 def test_a_host_that_is_left_out_does_not_hurry_others(tmp_path, monkeypatch):
-    """Its slots don't count, so the job may need the host that answers late."""
+    """The slots of the host that is left out don't count. So the job may need the host that answers late."""
     each, asked = of_three_hosts(tmp_path), []
     each._suspects = {"c"}
     monkeypatch.setattr(each, "_probe", lambda groups, late=(): asked.append(set(late)) or {"b", "c"})
@@ -465,7 +465,7 @@ def test_a_signal_does_not_delay_the_end_of_a_silent_attempt(tmp_path, capfd, mo
 
 
 def test_what_hydra_writes_to_stdout(tmp_path, capfd):
-    """It is passed on, and names the lost process."""
+    """The launcher passes Hydra's text on, and finds the lost process in it."""
     script = f"echo AN ERROR >&2; cat <<'END'\nSAID{HYDRA}THE EXIT STRING: Killed (signal 9)\nEND\nexit 9"
     assert supervised(tmp_path, script, hydra.lost, restarts=1, names_on_stdout=True) == 9
     out, err = capfd.readouterr()

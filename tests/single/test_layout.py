@@ -38,7 +38,10 @@ def test_batches_travel_within_a_group():
     ("ab", "abc", 2 * 3, "drop", [1 / 3, 1 / 3, 1 / 3]),
 ])  # fmt: skip
 def test_the_part_that_a_host_keeps(trainers, keepers, rows, remainder, parts):
-    """The same rule as in csrc/tests/plan_holding_test.cc: of each rank's rows, those of hosts that only read are rounded down."""
+    """The rule is that of csrc/tests/plan_holding_test.cc: hosts that only read keep a part of each rank's rows.
+
+    That part is rounded down.
+    """
     assert cached.parts(trainers, keepers, rows, remainder) == pytest.approx(parts)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two libraries: their symbols and the libraries that they need. _tf.so uses the C++ symbols of _core.so, so a variable of ours that both
-defined would exist twice in a process."""
+"""The two libraries: their symbols and the libraries that they need.
+
+_tf.so uses the C++ symbols of _core.so. A variable of ours that both libraries define would exist twice in a process.
+"""
 
 import re
 import shutil
@@ -35,7 +37,10 @@ def test_only_our_names_are_exported():
 
 
 def test_no_variable_of_ours_exists_twice():
-    """Such as a static variable of an inline function. Constants may. Each file has an anonymous namespace of its own."""
+    """A static variable of an inline function is an example. Constants may exist twice.
+
+    Each file has an anonymous namespace of its own.
+    """
 
     def variables(library: Path) -> set[str]:
         found = set()

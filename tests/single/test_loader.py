@@ -38,7 +38,7 @@ def test_the_built_ops_tell_what_they_fit_without_being_loaded():
 
 @needs_compiler
 def test_a_core_of_an_older_version(monkeypatch, tmp_path):
-    """Its functions have other arguments: a pull without a build in an editable checkout."""
+    """An older core has other functions. This happens after a pull without a build in an editable checkout."""
     compile_library(tmp_path / "_core.so", "int hvdata_state(void) { return 0; }")
     text = failure(monkeypatch, loader.load_core, _CORE=tmp_path / "_core.so")
     assert "_core.so belongs to an older horovod_data than the Python files beside it" in text

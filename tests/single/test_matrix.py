@@ -83,7 +83,7 @@ def test_reasons_are_short_and_summaries_add_up():
 
 
 def test_the_wheel_of_horovod_is_found_where_setup_keeps_it():
-    """Its folder's name has the checksum of the patches for TensorFlow, without those for PyTorch."""
+    """The name of the wheel's folder has the checksum of the patches for TensorFlow, without those for PyTorch."""
     (patches,) = re.findall(r"local patches=\((\S+)\)", (ROOT / "scripts" / "setup.sh").read_text())
     command = f"cat {patches} | cksum | cut -d' ' -f1"
     said = subprocess.run(["bash", "-c", command], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle against expectations written out by hand, where an error of the oracle would hide errors of the product."""
+"""Compares the oracle with expectations written by hand. An error of the oracle would hide errors of the product."""
 
 from __future__ import annotations
 

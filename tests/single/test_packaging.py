@@ -43,7 +43,7 @@ def test_recipes_have_this_version():
 
 @pytest.mark.limit(120)
 def test_easybuild_takes_its_recipe(tmp_path):
-    """Its style, and what it names, which EasyBuild must know for this toolchain."""
+    """EasyBuild accepts the style of the recipe, and knows all that it names, for this toolchain."""
     eb = tool("eb")
     lmod = os.environ.get("LMOD_CMD") or next(iter(glob.glob("/usr/share/lmod/*/libexec/lmod")), None)
     if lmod is None:

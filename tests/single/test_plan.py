@@ -70,7 +70,8 @@ def test_memory_is_the_formula_of_the_guarantees():
     assert told.trainer_memory_bytes == 3 * 10 * MB
     every = predict(job(prefetch=3), Readers(per_node=1))
     assert (every.reader_memory_bytes, every.trainer_memory_bytes) == (4 * 80 * MB + 8 * private + slots + 8 * rings, 0)
-    # Two readers: each has half of the window, rounded up, and a step that waits for credit. They share no memory with ranks.
+    # Two readers: each has half of the window, rounded up, and a step that waits for credit. They share no memory with
+    # ranks.
     assert predict(job(prefetch=3), Readers(dedicated=2)).reader_memory_bytes == 3 * 160 * MB + 16 * private
 
 
@@ -103,7 +104,7 @@ def test_the_default_is_what_the_library_does():
 
 
 def test_a_number_of_steps_is_advised_only_if_readers_need_more(capsys):
-    """It would switch "auto" off."""
+    """A number of steps would switch prefetch="auto" off."""
     assert choose(plans(job(ranks=8))).job.prefetch == "auto"
     small = choose(plans(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100)))  # a window of 64
     assert small.readers.dedicated == 3 and small.job.prefetch == "auto"
@@ -375,7 +376,10 @@ def test_the_memory_of_all_hosts(readers, hosts, fits):
 
 
 def test_the_fullest_host_must_have_room(capsys):
-    """Of 9 ranks 8 are on the first host, so it keeps 8 of 9 parts. A reader's own host keeps as much as the average."""
+    """Of 9 ranks 8 are on the first host, so it keeps 8 of 9 parts.
+
+    A reader's own host keeps as much as the average.
+    """
     uneven = job(ranks=9)
     assert plan.kept(uneven, Readers(), 90e9, 60e9) == plan.Kept(2, pytest.approx(80e9), False, 2)
     beside = plan.kept(uneven, Readers(dedicated=1), 90e9, 60e9)  # 8, 1 and 4.5 of 13.5 parts

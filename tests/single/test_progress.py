@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the epochs are, from constructed numbers, and how it is shown. Whole jobs: tests/faults/test_progress_jobs.py."""
+"""The progress of epochs from constructed numbers. tests/faults/test_progress_jobs.py has whole jobs."""
 
 import pytest
 

@@ -62,7 +62,7 @@ def test_arrows_point_down(path):
 
 
 def test_no_circle():
-    """Not within a folder either."""
+    """Modules of one folder import each other in no circle, either."""
     names = {tuple(name if name[-1] != "__init__" else name[:-1]): path for path, name in MODULES.items()}
     below = {}
     for path in MODULES:

@@ -163,7 +163,7 @@ def test_two():
     (NO_START, {"test_one": "FAILED", "test_two": "FAILED"}, ["not on this rank", "not run: see the first failure"]),
 ], ids=["hang", "crash", "one rank fails", "bad end", "no start"])  # fmt: skip
 def test_what_goes_wrong_is_told(outer, program, found, says):
-    """It fails its test alone, and the others run."""
+    """A wrong test fails alone, and the other tests run."""
     text, status = outer(f"pytestmark = pytest.mark.ranks(2)\n{program}")
     assert outcomes(text) == {f"{name}[np=2]": outcome for name, outcome in found.items()}, text
     for part in says:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tiers of tests/ranks/selection.py. The commit tier is a part of everything, and covers every feature."""
+"""The two tiers of tests/ranks/selection.py: "commit" and "everything". The commit tier covers every feature."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Test(NamedTuple):
     world: dict[str, Any] | None  # of tests/mpi
     job: str
     wanted: list[bool]  # whether this case's world is that of the mark, for each mark
-    cases: list[str]  # that the mark `commit` names
+    cases: list[str]  # the cases that the mark `commit` names
     values: list[list[Any]]
 
     @property
@@ -77,7 +77,7 @@ def ranked(tests: list[Test]) -> list[Test]:
 
 
 def test_each_test_of_several_ranks_names_one_of_its_worlds(tests):
-    """Without host names of our own there are no worlds of several hosts."""
+    """Worlds of several hosts exist only where a test may set host names."""
     for test in ranked(tests):
         assert test.wanted, f"{test.function} has no mark `world`, and neither has its module"
     if CAN_NAME_HOSTS:
@@ -86,7 +86,7 @@ def test_each_test_of_several_ranks_names_one_of_its_worlds(tests):
 
 
 def test_only_slow_functions_are_left_out(tests):
-    """Tests of whole jobs follow another rule: each file has one in the tier, unless all of them are slow."""
+    """Of tests with whole jobs, each file has one test in the commit tier, unless all tests of the file are slow."""
     chosen = {test.function for test in tests if test.commit}
     jobs = {test.function for test in tests if test.name.split("/")[1] in WHOLE_JOBS}
     fast = {test.function for test in tests if not test.slow}
@@ -122,7 +122,7 @@ def test_all_numbers_of_ranks_ways_and_kinds_of_readers_occur(tests):
 
 
 def test_there_are_few_jobs(tests):
-    """A job takes longer to start than most tests take. So the commit tier has no worlds of few tests."""
+    """To start a job takes longer than most tests. So no world of the commit tier has few tests."""
     jobs = {(str(test.world), test.job) for test in ranked(tests) if test.commit}
     assert len(jobs) <= 13, sorted(jobs)
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/setup.sh with half a set-up or an unusual one. Its Python and its MPI are scripts that note their arguments."""
+"""scripts/setup.sh starts from an interrupted or unusual set-up.
+
+Its Python and MPI are scripts that note their arguments.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import pytest
 
 SETUP = Path(__file__).parents[2] / "scripts" / "setup.sh"
 
-# Makes environments whose python is itself; its pip notes its arguments.
+# A stand-in for Python. It makes environments whose python is a copy of this script. Its pip notes its arguments.
 PYTHON = f"""#!/bin/bash
 case "$*" in
   "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; touch "$3/pyvenv.cfg" ;;
@@ -28,8 +31,10 @@ esac
 
 @pytest.fixture
 def setup(tmp_path):
-    """Runs setup.sh with these stages, with an MPI that calls itself `mpi`. Returns the process, and pip's arguments.
-    It runs in a checkout that has nothing else."""
+    """Runs setup.sh with these stages, and returns the process and pip's arguments.
+
+    The version text of the MPI is `mpi`. The checkout has nothing but setup.sh.
+    """
     tools, checkout = tmp_path / "tools", tmp_path / "checkout"
     tools.mkdir()
     (checkout / "scripts").mkdir(parents=True)
@@ -60,7 +65,7 @@ def setup(tmp_path):
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_an_environment_is_made_once(setup, tmp_path, interrupted):
-    """If its making was interrupted, it has a python without pip, and is made again."""
+    """An environment whose making was interrupted has no pip. It is made again."""
     if interrupted:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     done, told = setup("venv")
@@ -73,7 +78,7 @@ OLD, NEW = "tensorflow-cpu==2.15.1", "tensorflow-cpu==2.21.0"
 
 
 def test_an_environment_with_another_tensorflow_is_made_again(setup, tmp_path):
-    """As an older checkout has left it, with Horovod and the library."""
+    """An older checkout has made the environment, with Horovod and the library."""
     venv = tmp_path / "checkout" / ".venv"
     done, _ = setup("venv", VENV=str(venv), TENSORFLOW=OLD)
     assert done.returncode == 0, done
@@ -95,7 +100,7 @@ def test_an_environment_elsewhere_is_never_removed(setup, tmp_path):
 
 
 def test_an_environment_with_a_python_without_wheel_is_made_again(setup, tmp_path):
-    """Its set-up was interrupted, so nothing says which TensorFlow it is for."""
+    """The set-up of the environment was interrupted, so no file says which TensorFlow it is for."""
     venv = str(tmp_path / "checkout" / ".venv")
     setup("venv", VENV=venv, TENSORFLOW=OLD)
     shutil.rmtree(tmp_path / "checkout" / ".venv" / ".stamps")
@@ -133,7 +138,7 @@ def test_a_folder_that_is_no_environment_stays(setup, tmp_path):
     "mpi, built", [("mpirun (Open MPI) 4.1.4", False), ("HYDRA build details: Version: 4.0.2", True)]
 )
 def test_mpi4py_is_built_for_other_mpis_than_open_mpi(setup, mpi, built):
-    """It is built once. Its wheel does not find these MPIs."""
+    """The wheel of mpi4py does not find these MPIs. So mpi4py is built, but only once."""
     done, told = setup("mpi4py", mpi=mpi)
     assert done.returncode == 0 and ("--no-binary mpi4py" in told) == built, (done, told)
     done, told = setup("mpi4py", mpi=mpi)

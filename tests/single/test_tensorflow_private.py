@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module uses the names that TensorFlow doesn't promise to keep."""
+"""Only one module uses TensorFlow's private names, which may change."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ hide = runtime.set_visible_devices
 runtime.set_visible_devices = lambda *given: (hidden.append((given, runtime._context_handle)), hide(*given))
 private.begin_without_gpus()
 assert tf.config.get_visible_devices() == before  # for sessions without a config
-assert hidden == [(([], "GPU"), None)] and runtime._context_handle is not None  # when it began it saw none
+assert hidden == [(([], "GPU"), None)] and runtime._context_handle is not None  # the runtime saw no GPU when it began
 private.begin_without_gpus()
 """
 

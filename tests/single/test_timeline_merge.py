@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m horovod_data.timeline merge: which JSON files it takes, and where events go.
+"""python -m horovod_data.timeline merge takes JSON files of these formats, and puts their events at the right times.
 
 Parts of a job: test_timeline_parts.py. Files of real jobs: tests/faults/test_timelines_of_jobs.py.
 """
@@ -35,7 +35,7 @@ def step(ts, pid=0):
     return dict(ph="X", name="step", cat="trainer", pid=pid, tid=1002, ts=ts, dur=1000.0, args=arguments)
 
 
-# As Horovod 0.28.1 writes it: events in one line, each of which takes the place of the end of the list.
+# A timeline as Horovod 0.28.1 writes it. All events are in one line, and each overwrites the end of the list.
 HOROVODS = (
     '[\n{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":%d}},\n'
     '{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},\n'
@@ -64,7 +64,7 @@ def merge(*words):
 
 @pytest.fixture
 def merged(tmp_path):
-    """The events of some files, merged, and what the command says."""
+    """A function that merges files. It returns the events, and what the command prints."""
 
     def run(*files):
         ran = merge(*files, "-o", str(tmp_path / "merged.json"))
@@ -75,7 +75,7 @@ def merged(tmp_path):
 
 
 def test_horovods_events_come_where_they_were(file, merged):
-    """Horovod began 2.5 ms after our time 0: its 500 is our 3000."""
+    """Horovod began 2.5 ms after our time 0, so 500 microseconds in its timeline are 3000 in ours."""
     events, said = merged(file(HOROVODS % (START + 2500), "hvd.json"), file(ours(step(2000.5), step(4000.25, pid=1))))
     assert "7 were left out" in said and "of Horovod" in said, said
     times = {event.get("name", event["ph"]): event["ts"] for event in events if "ts" in event and event.get("pid") != 1}
@@ -86,7 +86,7 @@ def test_horovods_events_come_where_they_were(file, merged):
 
 
 def test_nothing_is_before_time_0(file, merged):
-    """Perfetto would leave out what Horovod did before horovod_data began."""
+    """Perfetto would leave out events at negative times, when Horovod ran and horovod_data had not begun."""
     events, _ = merged(file(HOROVODS % (START - 1000), "hvd.json"), file(ours(step(10))))
     times = {event.get("name"): event["ts"] for event in events if "ts" in event}
     assert times["ALLREDUCE"] == 500 and times["step"] == 1010, times

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a timeline, which each process of a job writes: which files are taken, the times of events, and missing parts.
+"""Each process of a job writes a part of the timeline. Tests of the files, the times of events, and missing parts.
 
 Files of real jobs: tests/faults/test_timelines_of_jobs.py.
 """
@@ -117,7 +117,7 @@ def test_a_dedicated_reader_stands_below_the_ranks(job):
 
 
 def test_a_part_that_broke_off_anywhere_is_taken(job):
-    """Its process was killed while it wrote. The rest of a broken event is left out."""
+    """The process of this part was killed while it wrote. The rest of a broken event is left out."""
     least = len(RANK_1) - RANK_1.index(b"CHAN")
     for cut in range(1, least):
         one = read(job(rank0=READER_0, rank1=RANK_1[:-cut]), "rank0", "rank1")
@@ -143,7 +143,7 @@ def test_what_is_no_part_is_refused(job, data, says):
 
 
 def test_a_keeper_is_no_reader(job):
-    """Of a channel with cache="job". The core gives -1 for the ranks and readers that are keepers."""
+    """For keepers of a channel with cache="job", the core gives -1 as rank or reader."""
     keeper = head(1, -1, "b") + clock(ZERO, ZERO) + channel(1, "t")
     keeper += events((ZERO, ZERO + MS, b"deal", 0, 0, True), (ZERO, ZERO + MS, b"wait", 0, -1, False)) + end()
     dealt, waited = [one["args"] for one in read(job(rank0=READER_0, rank1=keeper), "rank1").events if one["ph"] == "X"]
@@ -158,7 +158,7 @@ def test_parts_of_two_jobs_are_two_timelines(job):
 
 
 def test_the_quickest_answer_is_the_clock(job):
-    """Batches fill the link while the other answers come. Times before and after that answer are moved alike."""
+    """Batches fill the link while the slower answers come. One clock offset holds for all times of the process."""
     answers = (
         clock(ZERO, ZERO + 7 * MS, 9 * MS) + clock(ZERO + MS, ZERO + 3 * MS, 1000) + clock(ZERO + 2 * MS, ZERO, 8 * MS)
     )

@@ -31,7 +31,7 @@ def judged(trainers, readers, dynamic=False):
 
 
 def others(rank, wait, step, slow):
-    """Three ranks of which `slow`, this one, is waited for."""
+    """Three ranks. The two others wait for the rank `slow`."""
     return [slow if other == rank else trainer(other, wait, step) for other in range(3)]
 
 
@@ -41,7 +41,7 @@ def late(epochs):
 
 
 def of_two_hosts(first=0.0, beside=1):
-    """Rank 0 is beside the reader, and others are on another host."""
+    """Rank 0 is on the reader's host, and `beside` ranks are on another host."""
     there = [trainer(rank, 0.09, 0.01, host="node1", first=first) for rank in range(1, 1 + beside)]
     return [trainer(0, 0.09, 0.01, first=first), *there]
 
@@ -96,7 +96,7 @@ CASES = {  # trainers, readers, what binds, the gain, and the text or parts of i
     # Each reader fills its shuffle buffer first.
     "a first batch is no step of the pipeline": (
         trainers(2, 0.103, 0.008, first=10.0), [reader(0.11, 0.0002, 0)], "reader", 1.3, ""),
-    # A minute of tracing in the first step, in which the reader has waited. Afterwards the ranks wait.
+    # The first step takes a minute of tracing, in which the reader waits. Afterwards the ranks wait.
     "one long step is no link": (
         [trainer(r, 0.085, 0.605, host=f"node{r}") for r in range(2)],
         [reader(0.089, 0.001, 0.6, room_of={1: 0.6})], "reader", ...,
@@ -149,7 +149,7 @@ def test_several_slow_ranks(hosts):
 
 
 def test_dynamic_channels():
-    """Nobody waits for a slow rank. Three elements are what a step is elsewhere."""
+    """With schedule="dynamic" no rank waits for a slow rank. Three elements count as a step of the three ranks."""
     ranks, readers, *_ = CASES["one slow rank"]
     assert judged(ranks, readers, dynamic=True).bound_by != "rank"
     found = judged(trainers(3, 0.085, 0.005), [reader(0.0299, 0.0001, 0, steps=300)], dynamic=True)
@@ -158,7 +158,10 @@ def test_dynamic_channels():
 
 @pytest.mark.parametrize("slow", [[0, 1], [1]])
 def test_readers_of_hosts(slow):
-    """Another reader is no advice there. If one host's reader is slow, the ranks of other hosts wait as well."""
+    """With a reader per host, another reader is no advice.
+
+    If one reader is slow, the ranks of other hosts wait, too.
+    """
     ranks = [trainer(r, 0.095, 0.005, host=f"node{r // 2}", reader=r // 2) for r in range(4)]
     readers = [
         reader(0.099, 0.001, 0, host, host=f"node{host}")
@@ -206,7 +209,7 @@ KEPT = f"process 0 0 2 61\n{KEEPER}process 1 -1 2 62\n{KEEPER}"
 
 
 def test_the_memory_of_the_job():
-    """The bytes of all hosts, and how far the load is. More readers would not help later epochs."""
+    """The report has the bytes of all hosts, and how far the load is. More readers would not help later epochs."""
     made = report.make(times.read(KEPT))
     assert "  the memory of the job: 2.00 GiB of 6.00 GiB, loading: 33 %" in str(made).splitlines()
     assert "keeper on a" in str(made) and "keeper on b" in str(made) and "reader -1" not in str(made)
@@ -233,7 +236,7 @@ LOADED = times.Cache(1 << 30, 2 << 30, 80, 8, 8, True)
 
 
 def test_ranks_wait_for_all_keepers():
-    """The keepers wait for ranks at other times. This says nothing about a link, because rows come from each host."""
+    """The keepers wait for ranks at other times. The verdict names no link, because rows come from every host."""
     keepers = [reader(0, 0.001, 0.097, -1, room_of={0: 0.05, 1: 0.05}, host=host) for host in ("node0", "node1")]
     for ranks in of_two_hosts(), of_two_hosts()[:1]:
         told = verdict.judge(times.Channel("train", False, tuple(ranks), tuple(keepers), LOADED))

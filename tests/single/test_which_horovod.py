@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Horovod a job has, by what the program has imported. Modules of these names stand in for the packages."""
+"""What the program has imported decides which Horovod a job has. Modules of these names stand in for the packages."""
 
 import importlib
 import sys
@@ -14,9 +14,10 @@ OF_TENSORFLOW, OF_TORCH = "horovod.tensorflow", "horovod.torch"
 
 @pytest.fixture
 def imported(monkeypatch):
-    """A function that makes the program one that has imported these packages: {name: is Horovod initialised}.
+    """A function that simulates a program with these imported packages: {name: is Horovod initialised}.
 
-    Other modules of Horovod than `there` can't be imported."""
+    Of Horovod's modules, only those in `there` can be imported.
+    """
     for name in list(sys.modules):
         if name.partition(".")[0] in ("horovod", "tensorflow", "torch"):
             monkeypatch.delitem(sys.modules, name)
@@ -68,7 +69,7 @@ def test_a_horovod_that_is_not_installed(imported, packages):
 
 
 def test_a_horovod_without_its_library(imported):
-    """horovod.torch can be imported then, but has no functions."""
+    """horovod.torch can be imported without its library, but then it has no functions."""
     imported({OF_TORCH: False})
     del sys.modules[OF_TORCH].is_initialized
     assert horovod.load() is None
@@ -95,7 +96,7 @@ def test_the_other_one_is_imported_later(imported, monkeypatch, name, other):
 
 
 def test_its_c_functions():
-    """The Horovod of PyTorch has a shutdown() of its own, which calls that of the object with the library."""
+    """horovod.torch has a shutdown() of its own, which calls the shutdown() of the object with the library."""
 
     class Basics:
         MPI_LIB_CTYPES = types.SimpleNamespace(horovod_shutdown=lambda: None)

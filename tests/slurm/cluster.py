@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm of one node on this machine during the tests: its own munge, controller and node daemon, with their configuration, keys,
-state and logs in one folder. Needs root, because the node daemon starts jobs in their users' names."""
+"""A Slurm of one node, which runs on this machine during the tests.
+
+It has its own munge, controller and node daemon. Their configuration, keys, state and logs are in one folder. It needs
+root, because the node daemon starts jobs in their users' names.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from pathlib import Path
 from ranks import launch
 
 ROOT = Path(__file__).resolve().parents[2]
-CPUS = 8  # Slurm's number, whatever the machine has, so that jobs of several tasks fit
+CPUS = 8  # the number that Slurm assumes, so that jobs of several tasks fit on a small machine
 
-# A job that is queued again starts after cred_expire seconds.
+# A job that was requeued starts after cred_expire seconds.
 CONFIG = """
 ClusterName=test
 SlurmctldHost={host}
@@ -53,14 +56,14 @@ PartitionName=test Nodes={host} Default=YES OverSubscribe=FORCE:8 State=UP
 
 
 class NoSlurm(Exception):
-    """Why there can be no Slurm here."""
+    """The reason why Slurm can't run here."""
 
 
 def install() -> None:
     """Installs Slurm if it isn't there.
 
     Raises:
-      NoSlurm: not root, or it can't be installed.
+      NoSlurm: this process is not root, or Slurm can't be installed.
     """
     if os.geteuid() != 0:
         raise NoSlurm("needs root, for Slurm's daemons")
@@ -73,7 +76,7 @@ class Slurm:
     """The running daemons."""
 
     def __init__(self) -> None:
-        # Not pytest's folder, because other users may not enter that, and munged has a user of its own.
+        # munged has a user of its own, and other users may not enter pytest's folder.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="hvdata-slurm-"))
         self._daemons: list[subprocess.Popen[bytes]] = []
         folder.chmod(0o755)
@@ -176,7 +179,7 @@ class Running:
 
     def wait_for(self, come, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        while not come():  # sbatch --wait looks less and less often
+        while not come():  # sbatch --wait would look less and less often
             if time.monotonic() > deadline:
                 what = f"the job was {self.state} after {timeout:g} s"
                 raise AssertionError(f"{what}\n{self.output}\n{self._slurm.logs()}")

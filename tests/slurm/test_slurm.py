@@ -25,7 +25,7 @@ tell("GOT", sorted(int(x) for x in dataset))
 
 @pytest.fixture
 def train(tmp_path):
-    """The words that start a program. It prints its roles and its rows."""
+    """The command line of a program that prints its roles and its rows."""
     (tmp_path / "train.py").write_text(WHO)
     return [sys.executable, str(tmp_path / "train.py")]
 
@@ -52,7 +52,7 @@ def run(begin):
     return lambda *script_and_arguments, **env: begin(*script_and_arguments, **env).finish(120)
 
 
-# The launcher finds out by itself what tests otherwise tell Open MPI.
+# Unsets what other tests set for Open MPI. The launcher finds it out by itself.
 NO_HINTS = dict.fromkeys(
     ("OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_hwloc_base_binding_policy")
 )
@@ -106,7 +106,7 @@ if rank == "1":
 time.sleep(1000)
 """)
     job = run(SCRIPTS / script, sys.executable, str(tmp_path / "fails.py"))
-    # The launcher's status is that of the rank. srun's is the highest of all ranks, with those that it killed.
+    # The launcher's status is that of the failed rank. srun's is the highest of all ranks, with those that srun killed.
     assert job.returncode == 3 if script == "launcher.sbatch" else job.returncode != 0, job
 
 
@@ -122,7 +122,7 @@ time.sleep(1000 if attempt == "1" else 1)
 
 
 def test_a_job_that_is_queued_again(begin, slurm, tmp_path):
-    """Slurm signals the batch script, as before the time limit. In the second allocation the job ends."""
+    """Slurm signals the batch script, as it does before the time limit. The job ends in its second allocation."""
     (tmp_path / "long.py").write_text(LONG)
     job = begin(SCRIPTS / "requeue.sbatch", sys.executable, str(tmp_path / "long.py"), STATE=str(tmp_path / "state"))
     try:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of an audit of so many rows, on 1, 2 and 4 ranks. A rank's part is an N-th. On several ranks, keys also travel.
+"""Measures the memory of an audit on 1, 2 and 4 ranks. Each of N ranks sees an N-th of the rows.
 
     python tests/soak/audit_memory.py [--rows 4000000] [--ranks 1 2 4] [--mpirun mpirun]
 
-Prints, for each number of ranks, the most memory that a rank needed between audit() and the report, beyond what it had before. It also
-prints the growth for each further row that a rank saw, against an audit of a quarter of the rows. Status 1: an audit that does not find
-every row once, or more memory than docs/audit.md promises, in all or for a row.
+For each number of ranks, it prints how much the memory of a rank grew at most between audit() and the report. It also
+prints the bytes for each further row that a rank saw, compared with an audit of a quarter of the rows.
+
+Status 1: an audit did not find every row once, or took more memory than docs/audit.md promises.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ import proof
 
 BATCH = 1000
 BEYOND_ROWS = 100 << 20  # as docs/audit.md says
-ENOUGH_ROWS = (
-    2_000_000  # further rows that a rank saw. With fewer, the figure for a row depends on when memory is given back
-)
+# Further rows that a rank saw. With fewer, the figure for a row depends on when memory is given back.
+ENOUGH_ROWS = 2_000_000
 
 
 def status(name: str) -> int:
-    """VmRSS, or its maximum VmHWM, in bytes."""
+    """Returns VmRSS or its maximum VmHWM, in bytes."""
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(name + ":"))
 
 
 def each_row(ranks: int) -> int:
-    """Bytes, as docs/audit.md says: 16 for a row that this rank saw, up to five times that during the report; 16 for a row that it counts."""
+    """Returns the bytes for a row, as docs/audit.md gives them.
+
+    A row that this rank saw takes 16, and up to five times that during the report. A row that it counts takes 16.
+    """
     return (3 if ranks == 1 else 5) * 16 + 16
 
 
@@ -39,7 +42,7 @@ def every_rank(rows: int) -> None:
     import horovod_data as hvdata
 
     hvdata.init()
-    list(hvdata.audit([np.arange(BATCH)], key=lambda rows: rows))  # what the first one loads stays
+    list(hvdata.audit([np.arange(BATCH)], key=lambda rows: rows))  # modules that the first audit loads stay in memory
     few, many = (most_of(count) for count in (rows // 4, rows))
     if hvdata.rank() == 0:
         ranks = hvdata.size()
@@ -57,7 +60,7 @@ def every_rank(rows: int) -> None:
 
 
 def most_of(rows: int) -> int:
-    """On rank 0: the most memory, of all ranks, that an audit of so many rows takes beyond what a rank had."""
+    """Returns on rank 0 how many bytes the memory of a rank grew at most in an audit of this many rows."""
     import numpy as np
 
     import horovod_data as hvdata

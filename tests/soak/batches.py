@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million verified batches: verification must call no right batch wrong.
+"""Delivers a million verified batches. Verification must not report a correct batch as wrong.
 
     python tests/soak/batches.py [--batches 1000000] [--ranks 4] [--mpirun mpirun]
 
-Small batches, batch="per_rank", prefetch=64: as many as possible under way at once. Each batch is compared with what it must be.
---batches is rounded down to a multiple of --ranks. Status 1: an epoch that is not complete, or a wrong batch.
+Batches are small, with batch="per_rank" and prefetch=64, so that as many as possible are under way at once. Each batch
+is compared with its expected number. --batches is rounded down to a multiple of --ranks. Status 1: an epoch was not
+complete, or a batch was wrong.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random cases of `make soak` and the shares of each rank. A number decides all of it, on every rank."""
+"""The random cases of `make soak`, and the shares of each rank. Every rank draws the same case from its number."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import oracle
 
 INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 DTYPES = f"float32 float64 float16 bfloat16 {INTEGERS} bool complex64 string".split()
-# How the reader's pipeline makes its elements: by Python; rows that TensorFlow batches; these with a map and a prefetch;
-# tensors that it keeps; elements without rows.
+# How the reader's pipeline makes its elements:
+# generator: in Python; batched: TensorFlow batches rows; mapped: the same with a map and a prefetch;
+# ready-made: the pipeline keeps its tensors; single: elements have no rows.
 KINDS = ["generator", "batched", "mapped", "ready-made", "single"]
 FORMS = 15  # of elements in a job
 MOST_BYTES = 6 << 20  # of all elements of a case: many small cases find more than a few large ones
@@ -25,9 +26,9 @@ class Epoch:
     """`how` is one of:
 
     - "whole"
-    - "break": rank r leaves after `at[r]` steps, if the epoch has so many
-    - "go on", "restore", "new channel": all ranks save after `at[0]` steps. They go on with the same iterator, another iterator, or an
-      iterator of another channel
+    - "break": rank r leaves after `at[r]` steps, or at the end of the epoch
+    - "go on", "restore", "new channel": all ranks save after `at[0]` steps. They go on with the same iterator, with
+      another iterator, or with an iterator of another channel
     """
 
     how: str
@@ -62,7 +63,7 @@ class Case:
 
 
 def draw(job: str, number: int, trainers: int) -> Case:
-    """The case of this number of the job of this name, which has so many trainers."""
+    """Returns case `number` of the job with this name and this many trainers."""
     name = f"{job}/{number}"
     r = random.Random(name)
     form = _form(job, r.randrange(FORMS))
@@ -91,7 +92,7 @@ def draw(job: str, number: int, trainers: int) -> Case:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """How elements look, and how they are made. TensorFlow keeps something of each form for ever, so a job has few."""
+    """The shape of elements, and how they are made. A job has few forms, because TensorFlow keeps memory for each."""
 
     kind: str
     nest: str
@@ -101,13 +102,13 @@ class _Form:
 
 def _form(job: str, number: int) -> _Form:
     r = random.Random(f"{job}, form {number}")
-    width = r.choice([1, 3, 16, 200, 1000, 6000])  # numbers in a row, about
+    width = r.choice([1, 3, 16, 200, 1000, 6000])  # about how many numbers a row has
     parts = [
         (r.choice(DTYPES), r.choice([(width,), (1, width), (2, -(-width // 2))] + [()] * (width == 1)))
         for _ in range(r.choice([1, 1, 2, 2, 3]))
     ]
     kind = KINDS[number % len(KINDS)]
-    # With "drop" a known number of rows must be divisible by the number of ranks, whatever that is.
+    # With "drop" a known number of rows must be divisible by each possible number of ranks.
     rows = 12 if kind == "ready-made" else r.choice([1, 2, 7, 12, 32])
     return _Form(kind, _nest(r, len(parts)), parts, rows)
 
@@ -124,11 +125,11 @@ def _lengths(r: random.Random, form: _Form) -> list[int]:
 def _epoch(r: random.Random, schedule: str, steps: int, trainers: int) -> Epoch:
     saves = ["go on", "restore", "new channel"]
     how = r.choice(["whole", "whole", "break", "break", *(saves if schedule == "static" else r.sample(saves, 1))])
-    # A dynamic rank that comes to the end waits for ranks that stop short of it.
+    # With "dynamic", a rank at the end of an epoch waits for ranks that stopped before the end.
     most = steps if schedule == "static" else steps // 2
     if how in saves:
         return Epoch(how, [r.randint(0, most)])
-    # At least one step: a rank that does not begin an epoch has not left it, and the other ranks wait for it.
+    # A rank takes at least one step. Other ranks would wait for a rank that does not begin the epoch.
     return Epoch(how, [r.choice([r.randint(1, max(1, steps)), steps + 1]) for _ in range(trainers)])
 
 
@@ -158,7 +159,7 @@ def _array(drawn: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> An
         import tensorflow as tf
 
         return np.frombuffer(drawn.bytes(2 * count), tf.bfloat16.as_numpy_dtype).reshape(shape)
-    # Any bits: NaN, infinities and denormals are to arrive as they were.
+    # The bits are random. NaN, infinities and denormals must arrive unchanged.
     return np.frombuffer(drawn.bytes(count * np.dtype(dtype).itemsize), dtype).reshape(shape)
 
 
@@ -168,7 +169,10 @@ def of_readers(elements: Sequence[Any], readers: int) -> list[list[Any]]:
 
 
 def shares(case: Case, elements: Sequence[Any], readers: int, trainers: int, epoch: int) -> list[list[Any]]:
-    """The shares that each trainer must get in this epoch, from 1, in order. With "dynamic": all elements, for each trainer."""
+    """Returns the shares that each trainer must get in this epoch, in order. Epochs count from 1.
+
+    With "dynamic", each trainer's list has all elements.
+    """
     if case.cache:
         loaded = oracle.rotate(of_readers(elements, readers))
         ordered = oracle.cached_epoch(loaded, case.batch, epoch, case.seed if case.shuffle else None)

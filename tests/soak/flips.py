@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand bytes that change while batches lie in memory: each must be found before its batch is handed out.
+"""Changes a thousand bytes of batches in memory. Each change must be found before its batch is handed out.
 
     python tests/soak/flips.py [--flips 1000] [--ranks 3] [--seed 1] [--mpirun mpirun]
 
-A third each in shared memory, in messages and inside headers. One byte of the next batch of one rank is changed, wherever the batch
-lies at that moment in a process of the job. If it lies nowhere, nothing was flipped, and another batch is drawn. Every rank must then get
-an error that names the rank and its step, and no batch with another byte in it. Status 1: a flip without that error.
+A third of the changes is in shared memory, a third in messages, and a third inside headers. Each changes one byte of
+one rank's next batch. The search goes through the memory of all processes of the job. If the batch is nowhere, another
+batch is drawn.
+
+Every rank must get an error that names the rank and its step, and no rank gets a changed batch. Status 1: a change
+without that error.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 import proof
 
-CHANNELS = 10  # a flip in each at once, because the search through a process's memory takes longest
+CHANNELS = 10  # each has a flip in one search, because the search through the processes takes longest
 WAYS = {"arena": 100_000, "message": 100_000, "inline": 64}  # bytes of a batch
 
 
@@ -42,7 +45,7 @@ def every_rank(flips: int, seed: int, way: str) -> None:
         return tf.data.Dataset.range(8 * ranks).map(row)
 
     def rest_of(it: Iterator[tf.Tensor], step: int, right: Callable[[int], bytes]) -> str:
-        """The text of the error in these steps, if there is one."""
+        """Takes the rest of the epoch. Returns the text of its error, or nothing."""
         try:
             for taken, batch in enumerate(it, step):
                 if batch.numpy().tobytes() != right(taken):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of programs whose figures the docs publish: each starts itself on the ranks of jobs, with its arguments."""
+"""The common part of the programs whose figures the docs publish.
+
+Each program starts itself on the ranks of its jobs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Job = tuple[int, list[Any], Mapping[str, str]]  # ranks, the arguments of every_
 def main(
     doc: str, file: str, every_rank: Callable[..., None], jobs: Callable[..., Iterable[Job]], **options: Any
 ) -> int:
-    """On a rank: calls every_rank(). Else: runs jobs(options) one after another, and returns the first bad status."""
+    """On a rank, calls every_rank(). Otherwise runs jobs(options) one after another, up to the first bad status."""
     if "HVDATA_PROOF" in os.environ:
         every_rank(*json.loads(os.environ["HVDATA_PROOF"]))
         return 0

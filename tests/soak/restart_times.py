@@ -1,6 +1,6 @@
 #!/usr/bin/env python
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time goes from a loss to the first step after it, for each kind of loss: the table in docs/long-jobs.md.
+"""Measures the parts of the time from a loss to the next step. It prints the table in docs/long-jobs.md.
 
     python tests/soak/restart_times.py          # about 3 minutes; root, for the simulated hosts
 

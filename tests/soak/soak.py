@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random jobs, one after another, for so many minutes: modes, shapes, types, readers, ways, epochs, breaks, checkpoints.
+"""Runs random jobs, one after another, for a number of minutes.
+
+The jobs differ in modes, shapes, types, readers, ways, epochs, breaks and checkpoints.
 
     make soak MINUTES=10
     python tests/soak/soak.py --minutes 10 [--seed 7] [--processes 5]
-    python tests/soak/soak.py --seed 7 --job 3 --case 41      # what a finding says repeats it
+    python tests/soak/soak.py --seed 7 --job 3 --case 41      # repeats a finding
 
-Every batch is verified (verify=True) and compared with plain Python (tests/oracle.py). Every epoch's certificate must be complete, and
-the same for the same rows, over breaks, saves and restores. Between cases the memory, shared memory, threads and open files of every
-process must stay level. Status 1: something was found. The last lines say what, and the command that repeats it.
+Every batch is verified (verify=True) and compared with plain Python (tests/oracle.py). Every epoch's certificate must
+be complete. Equal rows must have equal certificates, with breaks, saves and restores, too. The memory, shared memory,
+threads and open files of a process must not grow from case to case.
+
+Status 1: something was found. The last lines name it, and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -62,7 +66,8 @@ class Setting:
             "HOROVOD_DATA_TIMEOUT": "150",
             "PYTHONMALLOC": "malloc",
             "MALLOC_MMAP_THRESHOLD_": "65536",
-            # TensorFlow's allocator with oneDNN takes regions that double, up to 64 MiB, and keeps them: they count as allocated.
+            # With oneDNN, TensorFlow's allocator doubles its regions up to 64 MiB and keeps them. They count as
+            # allocated.
             "TF_ENABLE_ONEDNN_OPTS": "0",
             **way,
         }
@@ -86,16 +91,16 @@ def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
     return int(statistics.median(values[:part])), int(statistics.median(values[-part:]))
 
 
-# How far the last third of a job's cases may be above the first. In the first third TensorFlow's pools, MPI's buffers and the largest
-# batches come for the first time.
+# How much the median of the last third of a job's cases may exceed that of the first third. In the first third,
+# TensorFlow's pools, MPI's buffers and the largest batches are allocated.
 LEVEL = {
-    # Every channel leaves 1 to 5 KiB, as any dataset of TensorFlow does. A case makes several datasets, saves and restores, and
-    # delivers 100 KiB to 18 MiB, so one kept batch per case would show.
+    # Every channel leaves 1 to 5 KiB, as any dataset of TensorFlow does. A case makes several datasets, saves and
+    # restores. It delivers 100 KiB to 18 MiB, so one kept batch per case would show.
     "allocated": lambda cases: 8 * MIB + cases * (64 << 10),
-    # Freed memory lies between allocated memory: thousands of short strings leave holes of some MiB.
+    # Freed memory between allocated memory stays. Thousands of short strings leave holes of some MiB.
     "private": lambda cases: 128 * MIB,
     "shared": lambda cases: (ARENA_MB + 8) * MIB,
-    "threads": lambda cases: 10,  # TensorFlow's pools may still grow; a thread left by each case would be a hundred
+    "threads": lambda cases: 10,  # TensorFlow's pools may still grow. A leak of a thread per case would make a hundred
     "files": lambda cases: 2,  # one that is being closed
 }
 
@@ -103,7 +108,7 @@ LEVEL = {
 class Totals:
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
-        # The process that grew most: medians of the first and the last third of its job.
+        # Medians of the first and the last third of a job, of the process that grew most.
         self.memory = {"allocated": (0, 0), "private": (0, 0)}
 
     def add(self, told: Sequence[list[dict[str, Any]]]) -> None:
@@ -133,7 +138,7 @@ class Totals:
 
 
 def judge(setting: Setting, told: Sequence[list[dict[str, Any]]]) -> list[str]:
-    """The figures that grow between a job's cases."""
+    """Returns a line for each figure that grows from case to case of a job."""
     found = []
     for process, cases in enumerate(told):
         if len(cases) < FEWEST:
@@ -153,7 +158,7 @@ Told = list[list[dict[str, Any]]]  # what each process reports of each case
 
 
 def run(setting: Setting, given: dict[str, Any], folder: Path, program: Path) -> tuple[list[str], Told]:
-    """One job: what was found, and the reports."""
+    """Runs one job. Returns what was found, and the reports."""
     directory = folder / f"job{given['job']}"
     env = {**setting.environment, "HOROVOD_DATA_CERTIFICATE": str(directory / "certificate.json")}
     command = [sys.executable, str(program), json.dumps(given)]
@@ -191,7 +196,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     folder = Path(tempfile.mkdtemp(prefix="hvdata-soak-", dir=arguments.out))
     begin, totals, found = time.monotonic(), Totals(), []
     seconds = 60 * arguments.minutes
-    # A job each: long enough for memory to show, and some jobs in the shortest run.
+    # The seconds of a job: enough for leaks to show, and few enough for several jobs in the shortest run.
     each = 60 * arguments.job_minutes if arguments.job_minutes else min(240.0, seconds / 4)
     number = arguments.job or 0
     while not found and time.monotonic() - begin < seconds:

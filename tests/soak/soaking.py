@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of a rank in a job of `make soak`: case after case, until its time is over. soak.py starts it, with JSON."""
+"""The program of a rank in a job of `make soak`: case after case, until its time is over. soak.py starts it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
 
 import horovod_data as hvdata
 
-LET_GO = 10  # seconds, in which a reader gets the memory of unused shares back
+LET_GO = 10  # seconds in which a reader gets the memory of unused shares back
 NAP = 0.002
 
 
 class Found(AssertionError):
-    """Something was not as promised."""
+    """A finding: something is not as promised."""
 
 
 def numpy_of(element: Any) -> Any:
@@ -47,7 +47,7 @@ def key(element: Any) -> tuple[Any, ...]:
 
 
 class Soak:
-    """One process's part. Tests derive classes from it that go wrong."""
+    """One process's part of a job. Tests derive faulty classes from it."""
 
     def __init__(self) -> None:
         self.given = json.loads(sys.argv[1])
@@ -64,7 +64,7 @@ class Soak:
         self.told: collections.Counter[str] = collections.Counter()
 
     def meet(self, mine: Any = None) -> list[Any]:
-        """An allgather over all processes, which leaves the cores to others while it waits."""
+        """An allgather over all processes. It sleeps while it waits, and so leaves the cores to other processes."""
         request = self.comm.Ibarrier()
         while not request.Test():
             time.sleep(NAP)
@@ -131,7 +131,7 @@ class Soak:
             if record is not None and record["verdict"] == "wrong":
                 raise Found(f"the certificate says {record}")
             if whole and record is not None and case.schedule == "static":
-                # Each shuffled epoch has an order of its own, and "drop" leaves out other rows.
+                # Each shuffled epoch has an order of its own, so "drop" leaves out other rows in each.
                 leaves_out = case.shuffle and case.remainder == "drop"
                 orders.add((case.shuffle or record["order"], leaves_out or record["any_order"]))
             self.told["cached epochs"] += case.cache is not None
@@ -165,7 +165,11 @@ class Soak:
     def compare(
         self, case: Case, got: list[Any], want: list[Any], until: Optional[int] = None, left: bool = False
     ) -> None:
-        """`until`: the steps that this rank was to take; None: all. `left`: whether any rank left early."""
+        """Compares the shares of this rank with the expected ones.
+
+        `until` is the number of steps that this rank was to take, or None for all. `left` says whether any rank left
+        early.
+        """
         if case.schedule == "static":
             want = want[:until]
             if len(got) != len(want):
@@ -211,7 +215,10 @@ class Soak:
 
 
 def held_now() -> dict[str, int]:
-    """The allocated, private and shared memory, the threads and the open files of this process, after a garbage collection."""
+    """Collects garbage.
+
+    Returns the allocated, private and shared memory, the threads and the open files of this process.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return {
@@ -224,15 +231,18 @@ def held_now() -> dict[str, int]:
 
 
 def _field(path: str, name: str) -> int:
-    """Bytes, or a bare number; 0 where the kernel has no such line."""
+    """Returns bytes, or a bare number. It is 0 if the kernel has no such line."""
     with open(path) as file:
         words = next((line.split()[1:] for line in file if line.startswith(name + ":")), ["0"])
     return int(words[0]) << (10 if words[-1] == "kB" else 0)
 
 
 def source(case: Case, elements: list[Any], context: Any) -> tf.data.Dataset:
-    """A reader's part of the elements, made in the case's way. TensorFlow keeps generators, and what they refer to, for ever. So
-    elements go when the caller empties `elements`."""
+    """Makes a reader's part of the elements in the case's way.
+
+    TensorFlow keeps generators, and the objects to which they refer, for ever. To free the elements, the caller empties
+    `elements`.
+    """
     mine = cases.of_readers(elements, context.num_input_pipelines)[context.input_pipeline_id]
     shapes = [shape if case.kind == "single" else (None, *shape) for _, shape in case.parts]
     dtypes = [tf.as_dtype(dtype) for dtype, _ in case.parts]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""20 kills of one training, at random steps and in mid-write: on 4 and 3 ranks in turn, and under the launcher.
+"""20 kills of one training, at random steps and in the middle of writes.
 
-tests/cluster/test_restarts_over_hosts.py has them with hosts that are cut off.
+The training runs on 4 and 3 ranks in turn, or under the launcher. tests/cluster/test_restarts_over_hosts.py also cuts
+off hosts.
 """
 
 import pytest
@@ -18,7 +19,7 @@ def test_many_kills(tmp_path, readers):
 
 
 def test_many_kills_under_the_launcher(tmp_path):
-    """A stopped rank waits in a collective of MPI, as the other ranks do. Only the launcher can find out."""
+    """If a rank is stopped, all ranks wait in a collective of MPI. Only the launcher can find this out."""
     whole = train_with_kills(tmp_path / "whole", [])
     kills = drawn(20, 6, LAUNCHED, (4, 4))
     same_after_all(train_under_the_launcher(tmp_path / "killed", kills), whole, kills)

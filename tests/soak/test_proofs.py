@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs whose figures docs/evidence.md publishes, with less to do: each still finds what it must find, and prints it."""
+"""The programs whose figures docs/evidence.md publishes, with less work. Each must find and print the same."""
 
 import re
 import shlex

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make soak` runs, here for seconds, and finds what is wrong, here in programs that go wrong on purpose."""
+"""`make soak` runs for some seconds, and finds the faults of programs that are wrong on purpose."""
 
 import re
 import subprocess
@@ -80,7 +80,7 @@ def test_a_short_one(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("said", METHODS)
 def test_what_is_wrong_is_found_and_can_be_repeated(tmp_path, capsys, said):
-    """In a soak of rank 0 alone."""
+    """The soak has rank 0 alone."""
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG.format(folders=[str(HERE), str(HERE.parent)], method=METHODS[said]))
     words = ["--processes", "1", "--minutes", "0.01", "--seed", "5", "--out", str(tmp_path)]

@@ -45,6 +45,6 @@ def check_parts(
                 differ, to_do = "have its files in different orders", "Sort the list of files"
             elif not files and part.kinds == first.kinds and part.seeds != first.seeds:
                 differ = "have different seeds in it"
-                to_do = "Give shuffle() and its like a seed, and tf.random.set_seed() the same on all readers"
+                to_do = "Give shuffle() and similar stages a seed, and tf.random.set_seed() the same one on all readers"
         both = f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}'
         raise explained(ValueError, f"{both}: rows would come twice or not at all", to_do, where="")

@@ -102,11 +102,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         """
         Args:
           initial_lr: the learning rate for a multiplier of 1.
-          multiplier: a function of the epoch. Or a number, which is raised to the epochs since start_epoch.
+          multiplier: a function of the epoch, or a number. A number is raised to the power of (epoch - start_epoch).
           start_epoch: the first epoch of the range.
           end_epoch: the epoch after the range. None: it has no end.
-          staircase: sets the rate when an epoch begins. Otherwise before each batch: a half of the steps is half an
-            epoch.
+          staircase: True: the rate is set when an epoch begins. False: it is set before each batch, and `multiplier`
+            gets fractions of epochs.
           momentum_correction: when the rate changes, scales the momenta of SGD and RMSprop with it, as the paper
             "Accurate, Large Minibatch SGD" does.
           steps_per_epoch: needed if Keras does not know it and staircase is False.
@@ -156,7 +156,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from `initial_lr / size()` to `initial_lr` in the first epochs, batch by batch. Local."""
+    """Raises the learning rate from `initial_lr / size()` to `initial_lr` in the first epochs, batch by batch.
+
+    Local.
+    """
 
     def __init__(
         self,
@@ -179,7 +182,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """
 
         def multiplier(epoch: float) -> float:
-            done = epoch + 1 / self.steps_per_epoch  # type: ignore[operator]  # so that the last batch has all of the rate
+            done = epoch + 1 / self.steps_per_epoch  # type: ignore[operator]  # so that the last batch has the full rate
             return 1 / hvd.size() + (1 - 1 / hvd.size()) * done / warmup_epochs
 
         super().__init__(

@@ -21,7 +21,7 @@ from ...native import tensorflow_private as private
 _OPS = {"average": hvd.Average, "sum": hvd.Sum}
 _COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
-# Numbers optimizers by their first use, because the ranks use them in the same order. They may make others in between.
+# Numbers optimizers by their first use, because all ranks use them in the same order. A rank may make more optimizers.
 _used = itertools.count()
 _Base: Any = object
 
@@ -145,7 +145,9 @@ def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _without_functions(optimizer: Any) -> Iterator[list[Any]]:
-    """Replaces learning rates that are functions or schedules by a number, for a time. Gives them by part, or None.
+    """A context in which a number replaces learning rates that are functions or schedules.
+
+    Yields for each part the learning rate that was replaced, or None.
 
     Keras refuses to make lambdas, and functions and schedules that are not registered, again from a configuration.
     """
@@ -165,7 +167,7 @@ def _without_functions(optimizer: Any) -> Iterator[list[Any]]:
 
 @keras.saving.register_keras_serializable("horovod_data", "DistributedOptimizer")
 class _Averaging(_Base):
-    """Stands before the class of an optimizer, in a class that has both as its bases."""
+    """The first base of a class whose second base is the class of an optimizer (_averaging_class)."""
 
     _plain: Any  # the class of the optimizer
     _options: SimpleNamespace  # the arguments of DistributedOptimizer()
@@ -282,7 +284,7 @@ def _averaged_dense(grads: dict[str, Any], options: SimpleNamespace) -> Iterator
 
 
 def _averaged_slices(grad: Any, name: str, options: SimpleNamespace) -> Any:
-    """The rows of all ranks. Two of them may have the same index: they stand for their sum."""
+    """Gathers the rows of all ranks. Rows with the same index count as their sum."""
     with tf.device(options.device_sparse):
         values = hvd.allgather(grad.values, name=f"{name}.values", ignore_name_scope=True)
         indices = hvd.allgather(grad.indices, name=f"{name}.indices", ignore_name_scope=True)

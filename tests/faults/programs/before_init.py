@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 ends before init(), and the others wait for it there: `before_init.py END`. With --help all ranks end there."""
+"""Rank 1 ends before init(), and the others wait for it there: `before_init.py END`.
+
+With --help all ranks end there.
+"""
 
 import argparse
 import contextlib

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified job with a fault in the middle of an epoch: `ends.py FAULT VICTIM`. VICTIM is "reader" or a trainer's rank.
+"""A verified job with a fault in the middle of an epoch: `ends.py FAULT VICTIM`.
 
-On a reader the fault happens in its pipeline, because a dedicated reader runs the user's code there. A process that dies at once, in a job
-with small elements, and a trainer that calls sys.exit() are in a job of loader() without TensorFlow.
+VICTIM is "reader" or a trainer's rank.
+
+On a reader the fault happens in its pipeline, because a dedicated reader runs the user's code there.
+
+Two faults are in a job of loader() without TensorFlow: a process that dies at once, in a job with small elements, and a
+trainer that calls sys.exit().
 """
 
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in the middle of fit() on one rank, as at a prompt. The program goes on, and calls fit() again. `interrupted_fit.py RANK`"""
+"""Ctrl-C in the middle of fit() on one rank: `interrupted_fit.py RANK`. The program goes on, and calls fit() again."""
 
 import os
 import signal

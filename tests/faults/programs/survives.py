@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified job that a series of faults does not end: `survives.py STOPPED`. STOPPED is the process that is stopped for 5 seconds,
-"reader" or a trainer's rank. The job ends in the middle of an epoch, with iterators alive. After each fault every process, also a
-dedicated reader, prints its new threads and files."""
+"""A verified job that survives a series of faults: `survives.py STOPPED`.
+
+STOPPED is the process that is stopped for 5 seconds: "reader" or a trainer's rank. The job ends in the middle of an
+epoch, with iterators alive. After each fault every process, also a dedicated reader, prints its new threads and files.
+"""
 
 import collections
 import gc

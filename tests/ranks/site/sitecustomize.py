@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python of a test's job runs this at its start, because a suite of a thousand ranks spends most of its time in imports.
+"""Every Python of a test's job runs this at its start. A suite of a thousand ranks spends most of its time in imports.
 
-It imports TensorFlow and Keras without the garbage collector, which would visit hundreds of thousands of new objects again and again. It
-also hides their optional imports, Keras from TensorFlow and SciPy from both. Programs that use these import them.
+It imports TensorFlow and Keras without the garbage collector, which would visit hundreds of thousands of new objects
+again and again. It also hides their optional imports, Keras from TensorFlow and SciPy from both. Programs that use
+these import them.
 """
 
 import gc
