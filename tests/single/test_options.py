@@ -30,7 +30,7 @@ def test_the_signature_is_that_of_options():
 def test_the_environment_replaces_what_is_not_given(monkeypatch):
     settings = read_settings({"HOROVOD_DATA_PREFETCH_MB": "3"})
     assert Options("global").completed(settings).prefetch_mb == 3
-    assert Options("global", cache="job").completed(settings).prefetch_mb == 0.75
+    assert Options("global", cache="job").completed(settings).prefetch_mb == 0.375
     assert Options("global", prefetch_mb=5).completed(settings).prefetch_mb == 5
     assert Options("global", prefetch=4).completed(settings).prefetch_mb is None
     assert not Options("global").completed(settings).verify
