@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks without TensorFlow: an RLDS-like pipeline for PyTorch, the start of a job, and ready-made batches.
 
-    python benchmarks/torch_ranks.py                 # about 10 minutes
+    python benchmarks/torch_ranks.py                 # about 20 minutes
     python benchmarks/torch_ranks.py --docs          # and publish it in docs/
 
-Rivals run in turns with hvdata.loader(). Without PyTorch, ranks take NumPy arrays, and rank 0 sends by MPI. Accelerate,
+Each way has jobs of its own, in turns. Without PyTorch, ranks take NumPy arrays, and rank 0 sends by MPI. Accelerate,
 Grain and MosaicML Streaming take part if they are installed. Needs mpi4py, and with 4 ranks 13 GB of memory. Writes
 torch_ranks.json and .md to --out. Status 1: something failed.
 """
@@ -12,6 +12,7 @@ torch_ranks.json and .md to --out. Status 1: something failed.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -38,6 +39,19 @@ STARTS = {
     "torch": "`loader`, torch, the same list",
     "tf.data": "`loader`, numpy, `tf.data` on a dedicated reader",
     "tensorflow": "`distribute_dataset`, `tf.data` on rank 0",
+}
+# Ready-made batches: the kind of each way, whether batches go from one process to all ranks, and the module that it needs.
+LOADING = {
+    "loader, numpy, tf.data": ("ours", True, "horovod_data"),
+    "loader, torch, tf.data": ("ours", True, "torch"),
+    "loader, numpy, Python": ("ours", True, "horovod_data"),
+    "distribute_dataset, tf.data": ("limit", True, "horovod_data"),
+    "distribute_dataset, from_generator": ("limit", True, "horovod_data"),
+    "broadcast + slice": ("rival", True, "horovod_data"),
+    "Accelerate, dispatch_batches": ("rival", True, "accelerate"),
+    "DataLoader + DistributedSampler": ("rival", False, "torch"),
+    "Grain": ("rival", False, "grain"),
+    "Streaming": ("rival", False, "streaming"),
 }
 PACKAGES = ("torch", "accelerate", "grain", "mosaicml-streaming")
 # Otherwise a shuffle buffer leaves gaps in the heaps of glibc: docs/memory.md.
@@ -78,6 +92,26 @@ def starts(arguments: argparse.Namespace) -> Iterator[Result]:
     for _ in range(arguments.rounds_of_start):
         for way in ways:
             yield from ranks_and_reader("first_batch", arguments, {"way": way, "began": time.time()}, way == "tf.data")
+
+
+def loading(arguments: argparse.Namespace) -> list[Result]:
+    """Each round has a job for each way, so no way is slowed down by threads and memory of another."""
+    results = []
+    for size in arguments.bytes:
+        window = max(2, min(64, (64 << 20) // (arguments.ranks * size)))  # the default
+        for name, (kind, moves, module) in LOADING.items():
+            about = "" if importlib.util.find_spec(module) else f"{module} is not installed"
+            ahead = 2 if kind == "rival" else window
+            base = {"name": name, "kind": kind, "moves": moves, "ranks": arguments.ranks, "bytes": size, "ahead": ahead}
+            results.append({**base, "steps": 1, "seconds": [], "error": "", "about": about})
+    for _ in range(arguments.rounds):
+        for result in results:
+            if not result["about"]:
+                given = {"way": result["name"], "bytes": result["bytes"], "ahead": result["ahead"]}
+                for told in launch.run("loading", arguments.ranks, arguments, given):
+                    result["seconds"] += [seconds / told["steps"] for seconds in told["seconds"]]
+                    result["error"] = result["about"] = told["error"]
+    return results
 
 
 def of(results: list[Result], what: str) -> Callable[[str], float]:
@@ -137,20 +171,20 @@ def main() -> int:
     # frames: in the files. buffer: decoded frames in a shuffle buffer. side: pixels of a frame's side. rows: frames of one
     # rank's batch; 7 of 224 x 224 are 1 MiB. bytes: per rank's batch, ready-made.
     settings = {"ranks": 4, "frames": 64_000, "buffer": 16_000, "side": 224, "rows": 7, "bytes": [4 << 10, 1 << 20]}
-    settings |= {"rounds_of_pipeline": 3, "rounds_of_start": 3}
+    settings |= {"rounds": 5, "rounds_of_job": 3, "rounds_of_pipeline": 3, "rounds_of_start": 3}
     quick = {"ranks": 2, "frames": 200, "buffer": 50, "side": 32, "rows": 4, "bytes": [4 << 10]}
-    quick |= {"rounds_of_pipeline": 1, "rounds_of_start": 1}
+    quick |= {"rounds_of_job": 1, "rounds_of_pipeline": 1, "rounds_of_start": 1}
     arguments = launch.parsed(__doc__, quick, limit=300.0, **settings)
     versions = {name: machine.version(name) for name in PACKAGES}
     told = {
         "pipeline": list(pipelines(arguments)),
         "start": list(starts(arguments)),
-        "loading": launch.run("loading", arguments.ranks, arguments),
+        "loading": loading(arguments),
     }
     packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version != "none")
     buffer = arguments.buffer * arguments.side**2 * 3 / 2**30
     text = [
-        f"Installed: {packages or 'NumPy alone'}. Figures are medians of rounds, in which all ways take turns.",
+        f"Installed: {packages or 'NumPy alone'}. Figures are medians of rounds. In a round each way has a job of its own, one after the other.",
         "",
         "**An RLDS-like pipeline**",
         "",

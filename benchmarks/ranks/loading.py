@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ready-made batches for ranks of PyTorch or NumPy, from hvdata.loader() and from other ways. Contestants take turns.
+"""Ready-made batches for ranks of PyTorch or NumPy, from hvdata.loader() or another way. Each job has one way.
 
-Settings: bytes of one rank's batch (a list), directory.
+Settings: way, bytes of one rank's batch, ahead (the steps that the way may have on their way), directory.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,57 +126,39 @@ def streaming(job: Job, batch: Batch, folder: Path) -> Steps:
             yield batch_of_all["x"].numpy()
 
 
-def contestants(job: Job, batch: Batch, folder: Path) -> dict[str, tuple[str, bool, Any]]:
-    """By name: the kind, whether batches go from one process to all ranks, and the steps, or the package that is missing."""
-
-    def needing(package: str, make: Any) -> Any:
-        return make() if importlib.util.find_spec(package) else package
-
-    def loader(source: Any, to: str = "numpy") -> Steps:
-        return arrays(hvdata.loader(source, batch="per_rank", to=to))
-
-    python = Endless(ready(batch))
-    return {
-        "loader, numpy, tf.data": ("ours", True, loader(batch.own)),
-        "loader, torch, tf.data": ("ours", True, needing("torch", lambda: loader(batch.own, "torch"))),
-        "loader, numpy, Python": ("ours", True, loader(python)),
-        "distribute_dataset, tf.data": ("limit", True, iter(dataset(batch.own))),
-        "distribute_dataset, from_generator": ("limit", True, iter(dataset(lambda: generator(batch)))),
-        "broadcast + slice": ("rival", True, broadcast(job, batch)),
-        "Accelerate, dispatch_batches": ("rival", True, needing("accelerate", lambda: accelerate(job, batch))),
-        "DataLoader + DistributedSampler": ("rival", False, needing("torch", lambda: sampler(job, batch))),
-        "Grain": ("rival", False, needing("grain", lambda: grain(job, batch))),
-        "Streaming": ("rival", False, needing("streaming", lambda: streaming(job, batch, folder))),
-    }
+def loader(source: Any, to: str = "numpy") -> Steps:
+    return arrays(hvdata.loader(source, batch="per_rank", to=to))
 
 
 def dataset(source: Any) -> Steps:
     yield from hvdata.distribute_dataset(source, batch="per_rank")
 
 
+def steps_of(way: str, job: Job, batch: Batch, folder: Path) -> Steps:
+    """The endless steps of a way of torch_ranks.LOADING."""
+    make: dict[str, Callable[[], Steps]] = {
+        "loader, numpy, tf.data": lambda: loader(batch.own),
+        "loader, torch, tf.data": lambda: loader(batch.own, "torch"),
+        "loader, numpy, Python": lambda: loader(Endless(ready(batch))),
+        "distribute_dataset, tf.data": lambda: dataset(batch.own),
+        "distribute_dataset, from_generator": lambda: dataset(lambda: generator(batch)),
+        "broadcast + slice": lambda: broadcast(job, batch),
+        "Accelerate, dispatch_batches": lambda: accelerate(job, batch),
+        "DataLoader + DistributedSampler": lambda: sampler(job, batch),
+        "Grain": lambda: grain(job, batch),
+        "Streaming": lambda: streaming(job, batch, folder),
+    }
+    return make[way]()
+
+
 def main() -> None:
     job, given = start()
     if join_torch(job.comm):
         torch.set_num_threads(1)
-    results = []
-    for size in given["bytes"]:
-        found = contestants(job, Batch(size), Path(given["directory"]))
-        ahead = max(2, min(64, (64 << 20) // (job.size * size)))  # of the default window
-        runs = {
-            name: Contestant(job, steps, ahead=ahead if kind != "rival" else 2)
-            for name, (kind, _, steps) in found.items()
-            if not isinstance(steps, str)
-        }
-        take_turns(job, list(runs.values()), given["rounds"], given["seconds"])
-        for name, (kind, moves, steps) in found.items():
-            if isinstance(steps, str):
-                told = {"seconds": [], "error": "", "about": f"{steps} is not installed"}
-            else:
-                told = {**runs[name].told(), "about": runs[name].error}
-            results.append({"name": name, "kind": kind, "moves": moves, "ranks": job.size, "bytes": size, **told})
-        if job.reads:
-            print(f"[bench] loading, {size} bytes: done", file=sys.stderr, flush=True)
-    finish(job, given, results)
+    steps = steps_of(given["way"], job, Batch(given["bytes"]), Path(given["directory"]))
+    contestant = Contestant(job, steps, ahead=given["ahead"])
+    take_turns(job, [contestant], given["rounds_of_job"], given["seconds"])
+    finish(job, given, [{"name": given["way"], **contestant.told()}])
 
 
 if __name__ == "__main__":
