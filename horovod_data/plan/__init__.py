@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Optional, Sequence, Union
+from typing import Optional, Sequence, Union
 
 from ..errors import at_least, explained
 from ..job.settings import too_many_per_node
@@ -20,9 +20,6 @@ from ..job.settings import too_many_per_node
 MOST_USED = 0.8
 # The search tries at most this many dedicated readers, because a switch has no more ports.
 MOST_READERS = 256
-USUAL_RANKS = (8, 64, 512, 4096)
-# The upper limit for ranks and for all other counts, because a rank of MPI is a C int.
-MOST = (1 << 31) - 1
 # prefetch="auto", as in csrc/channel/window.h. PREFETCH_BYTES is the default of HOROVOD_DATA_PREFETCH_MB.
 AUTO = "auto"
 LEAST_STEPS, MOST_STEPS = 2, 64
@@ -60,11 +57,9 @@ class Costs:
 MEASURED = Costs()
 
 
-def _counted(least: int, name: str, value: Any) -> int:
-    """at_least(), and not above MOST."""
-    if (number := at_least(least, name, value)) > MOST:
-        raise explained(ValueError, f"{name} must be {MOST} or less, not {number}")
-    return number
+def _above_0(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise explained(ValueError, f"{name} must be a finite number above 0, not {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +74,13 @@ class Job:
     prefetch: Union[int, str] = AUTO  # steps
     # bytes/s that one reader's pipeline yields; None: more than enough
     pipeline_bytes_per_second: Optional[float] = None
-    prefetch_bytes: float = PREFETCH_BYTES  # with "auto"
 
     def __post_init__(self) -> None:
         for name in ["ranks", "ranks_per_host", *(["prefetch"] if self.prefetch != AUTO else [])]:
-            object.__setattr__(self, name, _counted(1, name, getattr(self, name)))
-        for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second", "prefetch_bytes"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise explained(ValueError, f"{name} must be a finite number above 0, not {value!r}")
+            object.__setattr__(self, name, at_least(1, name, getattr(self, name)))
+        for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second"):
+            if (value := getattr(self, name)) is not None:
+                _above_0(name, value)
         if not (math.isfinite(self.step_seconds) and self.step_seconds >= 0):
             raise explained(ValueError, f"step_seconds must be a finite number of 0 or more, not {self.step_seconds!r}")
 
@@ -110,7 +103,7 @@ class Job:
         """The most steps that may be on their way from all readers together to the `served` ranks."""
         if isinstance(self.prefetch, int):
             return self.prefetch
-        fitting = self.prefetch_bytes / (served * self.batch_bytes)
+        fitting = PREFETCH_BYTES / (served * self.batch_bytes)
         return LEAST_STEPS if fitting < LEAST_STEPS else int(min(fitting, MOST_STEPS))
 
 
@@ -124,7 +117,7 @@ class Readers:
 
     def __post_init__(self) -> None:
         for name in ("dedicated", "per_node"):
-            object.__setattr__(self, name, _counted(0, name, getattr(self, name)))
+            object.__setattr__(self, name, at_least(0, name, getattr(self, name)))
         if self.dedicated and self.per_node:
             both = f"dedicated={self.dedicated} and per_node={self.per_node}"
             raise explained(ValueError, f"{both} contradict each other", "Give one of them")
@@ -228,9 +221,8 @@ class Kept:
 
 def kept(job: Job, readers: Readers, data_bytes: float, host_bytes: float) -> Kept:
     """The memory for data of this size, if a host may keep `host_bytes`."""
-    for name, value in (("data_bytes", data_bytes), ("host_bytes", host_bytes)):
-        if not (math.isfinite(value) and value > 0):
-            raise explained(ValueError, f"{name} must be a finite number above 0, not {value!r}")
+    _above_0("data_bytes", data_bytes)
+    _above_0("host_bytes", host_bytes)
     hosts = job.hosts + readers.dedicated * readers.own_hosts
     fullest = data_bytes * job.fullest * job.hosts / (job.ranks * hosts)
     return Kept(hosts, fullest, fullest <= host_bytes, math.ceil(data_bytes / host_bytes))
@@ -258,26 +250,24 @@ def judge(job: Job, readers: Readers) -> Plan:
     return Plan(job, readers, predict(job, readers))
 
 
-def plans(job: Job, own_hosts: bool = True) -> list[Plan]:
+def plans(job: Job) -> list[Plan]:
     """The plans for three layouts, the simplest first: rank 0 reads; the fewest dedicated readers that suffice; a
     reader per host.
 
     If no number of dedicated readers suffices, the second plan has the number that comes closest. If several are equally
     close, it has the smallest of them.
     """
-    best: Optional[Plan] = None
+    found = []
     for count in range(1, MOST_READERS + 1):
         wide = job if job.window(job.ranks) >= count else dataclasses.replace(job, prefetch=count)
-        plan = judge(wide, Readers(dedicated=count, own_hosts=own_hosts))
-        if best is None or plan.prediction.delivery_seconds < best.prediction.delivery_seconds * (1 - 1e-9):
-            best = plan
-        if best.relaxed:
-            break
-    assert best is not None
-    return [judge(job, Readers()), best, judge(job, Readers(per_node=1))]
+        found.append(judge(wide, Readers(dedicated=count)))
+    return [judge(job, Readers()), choose(found), judge(job, Readers(per_node=1))]
 
 
 def choose(candidates: Sequence[Plan]) -> Plan:
     """The first plan that keeps up with some slack. Otherwise the fastest plan."""
-    fastest = min(candidates, key=lambda plan: plan.prediction.delivery_seconds)
-    return next((plan for plan in candidates if plan.relaxed), fastest)
+    return next((plan for plan in candidates if plan.relaxed), _fastest(candidates))
+
+
+def _fastest(candidates: Sequence[Plan]) -> Plan:
+    return min(candidates, key=lambda plan: plan.prediction.delivery_seconds)

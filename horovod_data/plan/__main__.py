@@ -7,9 +7,10 @@ import argparse
 import dataclasses
 import json
 import sys
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Optional, Sequence
 
-from . import AUTO, MOST_USED, PREFETCH_BYTES, USUAL_RANKS, Job, Kept, Plan, Readers, choose, judge, kept, plans
+from ..errors import counted
+from . import AUTO, MOST_USED, Job, Kept, Plan, Readers, choose, judge, kept, plans
 
 
 def _size(count: float) -> str:
@@ -33,17 +34,16 @@ def _describe(plan: Plan) -> list[str]:
         f"  a step waits for the longest of: {parts}",
         f"  leaves each reader's host: {_size(found.leaving_bytes_per_step)} per step, "
         f"{_size(found.leaving_bytes_per_step * found.steps_per_second)}/s",
-        f"  memory: {_size(found.reader_memory_bytes)} in each of {readers.count(job)} "
-        f"reader{'s' * (readers.count(job) > 1)}, {_size(found.trainer_memory_bytes)} in each rank on another host",
+        f"  memory: {_size(found.reader_memory_bytes)} in each of {counted(readers.count(job), 'reader')}, "
+        f"{_size(found.trainer_memory_bytes)} in each rank on another host",
         f"  processor time for delivering: {found.cpu_seconds_per_step:.3g} s per step, all processes together",
     ]
 
 
 def _advice(plan: Plan) -> str:
-    readers = plan.readers
+    readers, where = plan.readers, ""
     how = "readers_per_node=1" if readers.per_node else f"readers={readers.dedicated}" if readers.dedicated else ""
-    where = ""
-    if readers.dedicated and readers.own_hosts:
+    if readers.dedicated:
         where = ", on a host of its own" if readers.dedicated == 1 else ", each on a host of its own"
     # A number switches "auto" off. So give a number only if readers need more steps than "auto" allows.
     window = "" if plan.job.prefetch == AUTO else f", distribute_dataset(..., prefetch={plan.job.prefetch})"
@@ -69,38 +69,13 @@ def _as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _table(found: Sequence[Plan]) -> list[str]:
-    columns: dict[str, list[str]] = {}
-    for plan in found:
-        prediction = plan.prediction
-        for name, cell in {
-            "ranks": f"{plan.job.ranks:,}",
-            "all ranks take": f"{_size(plan.job.step_bytes * prediction.steps_per_second)}/s",
-            "recommended": str(plan.readers),
-            "prefetch": f"{plan.job.prefetch}{f' ({prediction.window})' * (plan.job.prefetch == AUTO)}",
-            "steps/s": f"{prediction.steps_per_second:.3g}",
-            "bound by": prediction.bound_by,
-            "each reader sends": f"{_size(prediction.leaving_bytes_per_step * prediction.steps_per_second)}/s",
-            "and holds": _size(prediction.reader_memory_bytes),
-        }.items():
-            columns.setdefault(name, [name]).append(cell)
-    padded = [[cell.ljust(max(map(len, cells))) for cell in cells] for cells in columns.values()]
-    return ["  ".join(row).rstrip() for row in zip(*padded)]
-
-
-def steps(text: str) -> Union[int, str]:
-    """For argparse, which shows the name of this function."""
-    return text if text == AUTO else int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.plan",
         description="Readers, links and memory that a job needs; see docs/planning.md. "
         "Status 0: a layout keeps up, or --step-ms is 0; 1: none keeps up, or the data don't fit; 2: wrong arguments.",
     )
-    usual = ", ".join(map(str, USUAL_RANKS))
-    parser.add_argument("--ranks", type=int, help=f"ranks that train; left out: a table for {usual}")
+    parser.add_argument("--ranks", type=int, required=True, help="ranks that train")
     for name, text in (
         ("--batch-mb", "MB of one rank's batch; 1 MB is 1,000,000 bytes"),
         ("--step-ms", "ms of computation in a step; 0: as fast as data comes"),
@@ -108,10 +83,6 @@ def _parser() -> argparse.ArgumentParser:
     ):
         parser.add_argument(name, type=float, required=True, help=text)
     parser.add_argument("--ranks-per-host", type=int, default=8)
-    text = "steps sent ahead; auto (the default): 2, or more if they help and --prefetch-mb allows"
-    parser.add_argument("--prefetch", type=steps, default=AUTO, metavar="auto|N", help=text)
-    text = f"MiB that auto may send ahead; by default {PREFETCH_BYTES >> 20}"
-    parser.add_argument("--prefetch-mb", type=float, metavar="MiB", help=text)
     pipeline = parser.add_mutually_exclusive_group()
     pipeline.add_argument("--pipeline-mb-s", type=float, help="MB/s that the pipeline of one reader yields")
     text = "ms in which the pipeline of one reader yields one rank's batch"
@@ -119,7 +90,6 @@ def _parser() -> argparse.ArgumentParser:
     layout = parser.add_mutually_exclusive_group()
     layout.add_argument("--readers", type=int, help="judge this many dedicated readers; 0: rank 0 reads")
     layout.add_argument("--readers-per-node", type=int, choices=[1], help="judge one reader on every host")
-    parser.add_argument("--shared-hosts", action="store_true", help="dedicated readers are on the hosts of the ranks")
     text = 'GB of the data that cache="job" would keep: do they fit in the memory of the hosts?'
     parser.add_argument("--cache-gb", type=float, metavar="GB", help=text)
     text = "with --cache-gb: GB that each host may keep (HOROVOD_DATA_CACHE_GB, which is in GiB)"
@@ -128,37 +98,45 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _job(given: argparse.Namespace, ranks: int) -> Job:
+def _job(given: argparse.Namespace) -> Job:
     batch = given.batch_mb * 1e6
     pipeline = None if given.pipeline_mb_s is None else given.pipeline_mb_s * 1e6
     if given.pipeline_ms is not None:
         pipeline = batch / given.pipeline_ms * 1e3 if given.pipeline_ms else 0.0
     return Job(
-        ranks,
+        given.ranks,
         batch,
         given.step_ms / 1e3,
         given.link_gbit,
         given.ranks_per_host,
-        given.prefetch,
-        pipeline,
-        PREFETCH_BYTES if given.prefetch_mb is None else given.prefetch_mb * (1 << 20),
+        pipeline_bytes_per_second=pipeline,
     )
 
 
-def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
+def _plans(given: argparse.Namespace) -> tuple[list[Plan], Plan]:
+    """The layouts to compare, and the one to judge or to recommend. Without layouts, the options give the readers."""
+    job = _job(given)
     if given.readers_per_node is not None:
-        return Readers(per_node=1)
-    return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)
+        return [], judge(job, Readers(per_node=1))
+    if given.readers is not None:
+        return [], judge(job, Readers(dedicated=given.readers))
+    # cache="job" refuses a reader on each of several hosts
+    found = [plan for plan in plans(job) if given.cache_gb is None or not plan.readers.per_node]
+    return found, choose(found)
 
 
-def _given_kept(given: argparse.Namespace, plan: Plan) -> Optional[Kept]:
+def _kept(given: argparse.Namespace, plan: Plan) -> Optional[Kept]:
+    if (given.cache_gb is None) != (given.host_gb is None):
+        raise ValueError("--cache-gb and --host-gb belong together. Give both, or none")
     if given.cache_gb is None:
         return None
+    if given.readers_per_node is not None:
+        raise ValueError('cache="job" refuses a reader on each of several hosts. Leave out --readers-per-node')
     return kept(plan.job, plan.readers, given.cache_gb * 1e9, given.host_gb * 1e9)
 
 
 def _about_memory(found: Kept, host_bytes: float) -> str:
-    where = f"up to {_size(found.bytes_per_host)} on each of {found.hosts:,} host{'s' * (found.hosts > 1)}"
+    where = f"up to {_size(found.bytes_per_host)} on each of {counted(found.hosts, 'host')}"
     if found.fits:
         return f'cache="job" keeps {where}: it fits'
     to_do = f"{found.hosts_needed:,} equally full hosts would be enough, or files in HOROVOD_DATA_CACHE_DIR"
@@ -170,48 +148,30 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     try:
-        readers = _given_readers(given)
-        if (given.cache_gb is None) != (given.host_gb is None):
-            raise ValueError("--cache-gb and --host-gb belong together. Give both, or none")
-        if given.cache_gb is not None and given.ranks is None:
-            raise ValueError("--cache-gb is about one job. Give --ranks, too")
-        if given.cache_gb is not None and given.readers_per_node is not None:
-            raise ValueError('cache="job" refuses a reader on each of several hosts. Leave out --readers-per-node')
-        jobs = [_job(given, ranks) for ranks in ([given.ranks] if given.ranks is not None else USUAL_RANKS)]
-        others = [[] if readers else plans(job, not given.shared_hosts) for job in jobs]
-        if given.cache_gb is not None:  # cache="job" refuses a reader per host
-            others = [[plan for plan in beside if not plan.readers.per_node] for beside in others]
-        chosen = [judge(job, readers) if readers else choose(beside) for job, beside in zip(jobs, others)]
-        memory = _given_kept(given, chosen[0])
+        others, chosen = _plans(given)
+        memory = _kept(given, chosen)
     except ValueError as error:
         parser.error(str(error))
     if given.json:
-        described = [
-            {
-                **_as_json(plan),
-                "alternatives": [_as_json(other) for other in beside],
-                **({} if memory is None else {"cache": dataclasses.asdict(memory)}),
-            }
-            for plan, beside in zip(chosen, others)
-        ]
-        print(json.dumps(described[0] if given.ranks is not None else described, indent=1))
-    elif given.ranks is None:
-        print("\n".join(_table(chosen)))
+        cache = {} if memory is None else {"cache": dataclasses.asdict(memory)}
+        described = {**_as_json(chosen), "alternatives": [_as_json(other) for other in others], **cache}
+        print(json.dumps(described, indent=1))
     else:
-        (job,), (plan,) = jobs, chosen
-        print(
-            f"{job.ranks:,} ranks on {job.hosts:,} host{'s' * (job.hosts > 1)}: {_size(job.step_bytes)} per step"
-            + (f", {_size(job.step_bytes / job.step_seconds)}/s" if job.step_seconds else "")
-        )
-        for one in others[0] or [plan]:
-            print("\n".join(_describe(one)))
-        if not readers:
-            print(_advice(plan))
-        if memory is not None:
-            print(_about_memory(memory, given.host_gb * 1e9))
-    if memory is not None and not memory.fits:
-        return 1
-    return 0 if all(plan.prediction.keeps_up or not plan.job.step_seconds for plan in chosen) else 1
+        _show(others, chosen, memory, given.host_gb)
+    fits = memory is None or memory.fits
+    return 0 if fits and (chosen.prediction.keeps_up or not chosen.job.step_seconds) else 1
+
+
+def _show(others: Sequence[Plan], chosen: Plan, memory: Optional[Kept], host_gb: float) -> None:
+    job = chosen.job
+    rate = f", {_size(job.step_bytes / job.step_seconds)}/s" if job.step_seconds else ""
+    print(f"{counted(job.ranks, 'rank')} on {counted(job.hosts, 'host')}: {_size(job.step_bytes)} per step{rate}")
+    for plan in others or [chosen]:
+        print("\n".join(_describe(plan)))
+    if others:
+        print(_advice(chosen))
+    if memory is not None:
+        print(_about_memory(memory, host_gb * 1e9))
 
 
 if __name__ == "__main__":

@@ -79,8 +79,6 @@ def test_memory_is_the_formula_of_the_guarantees():
     (job(), Readers(), 2),  # 160 MB a step: two in any case
     (job(batch_bytes=MIB), Readers(), 4),  # 16 MiB a step, four of them are 64 MiB
     (job(batch_bytes=MIB + 1), Readers(), 3),
-    (job(batch_bytes=MIB, prefetch_bytes=8 * MIB), Readers(), 2),
-    (job(batch_bytes=MIB, prefetch_bytes=256 * MIB), Readers(), 16),
     (job(batch_bytes=MIB), Readers(per_node=1), 8),  # a job of its own, of 8 ranks
     (job(batch_bytes=4096), Readers(), 64),
     (job(batch_bytes=4096, prefetch=5), Readers(), 5),
@@ -92,7 +90,7 @@ def test_the_default_is_as_wide_as_its_bytes_allow(of, by, steps):
     batches = (steps + 1) * served * of.batch_bytes
     assert batches <= told.reader_memory_bytes <= batches + 5 * MIB
     if of.prefetch == "auto":  # as docs/guarantees.md has it
-        assert batches <= max(of.prefetch_bytes, 2 * served * of.batch_bytes) + served * of.batch_bytes
+        assert batches <= max(plan.PREFETCH_BYTES, 2 * served * of.batch_bytes) + served * of.batch_bytes
     assert told.trainer_memory_bytes == (0 if by.per_node else steps * of.batch_bytes)
 
 
@@ -111,13 +109,9 @@ def test_a_number_of_steps_is_advised_only_if_readers_need_more(capsys):
     for arguments, advice in (
         (["--ranks", "8"], "horovod_data.init()\n"),
         (["--ranks", "512"], "prefetch=4)\n"),
-        (["--ranks", "8", "--prefetch", "5"], "prefetch=5)\n"),
-        (["--ranks", "8", "--prefetch", "auto"], "init()\n"),
     ):
         calculator.main([*arguments, *USUAL])
         assert capsys.readouterr().out.endswith(advice)
-    calculator.main(["--ranks", "8", *USUAL, "--prefetch-mb", "200", "--readers", "0"])
-    assert 'prefetch="auto" (up to 6 steps)' in capsys.readouterr().out
 
 
 def test_constants_are_those_of_the_published_benchmark():
@@ -250,7 +244,6 @@ def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
 
 @pytest.mark.parametrize("changed, text", [
     ({"ranks": np.bool_(True)}, "ranks must be a whole number of 1 or more, not"),
-    ({"ranks": 10 ** 350}, "ranks must be 2147483647 or less, not 1000"),
     ({"step_seconds": float("inf")}, "step_seconds must be a finite number of 0 or more, not inf"),
 ])  # fmt: skip
 def test_jobs_that_only_python_can_ask_for(changed, text):
@@ -265,10 +258,10 @@ def test_numbers_of_numpy():
     json.dumps([dataclasses.asdict(of), dataclasses.asdict(by)])
 
 
-@pytest.mark.parametrize("option", [None, "--readers", "--prefetch", "--ranks-per-host"])
+@pytest.mark.parametrize("option", [None, "--readers", "--ranks-per-host"])
 def test_the_largest_numbers_can_be_counted_with(capsys, option):
-    more = [option, str(plan.MOST)] if option else []
-    assert calculator.main(["--ranks", str(plan.MOST), *USUAL, *more]) in (0, 1)
+    most = str((1 << 31) - 1)  # a rank of MPI is a C int
+    assert calculator.main(["--ranks", most, *USUAL, *([option, most] if option else [])]) in (0, 1)
 
 
 @pytest.mark.parametrize("given, text", [
@@ -292,16 +285,6 @@ def test_one_job(capsys):
     assert '\nrank 0 reads, prefetch="auto" (up to 2 steps): does not keep up' in out
     assert "dedicated readers, prefetch=" in out and "\n1 reader on every host" in out
     assert "Recommended: 4 dedicated readers, each on a host of its own: horovod_data.init(readers=4), " in out
-    assert calculator.main(["--ranks", "512", *USUAL, "--shared-hosts"]) == 0
-    assert "dedicated readers on the ranks' hosts: horovod_data.init(readers=" in capsys.readouterr().out
-
-
-def test_several_jobs(capsys):
-    assert calculator.main(USUAL) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["ranks", "8", "64", "512", "4,096"]
-    assert calculator.main([*USUAL, "--json", "--readers", "1"]) == 1
-    assert [one["job"]["ranks"] for one in json.loads(capsys.readouterr().out)] == [8, 64, 512, 4096]
 
 
 def test_no_computation_to_keep_up_with(capsys):
@@ -336,8 +319,6 @@ def test_pipeline_given_either_way(capsys):
 @pytest.mark.parametrize("arguments, text", [
     (["--ranks", "0"], "ranks must be a whole number of 1 or more, not 0"),
     (["--ranks", "many"], "--ranks: invalid int value: 'many'"),
-    (["--prefetch", "many"], "--prefetch: invalid steps value: 'many'"),
-    (["--prefetch-mb", "0"], "prefetch_bytes must be a finite number above 0, not 0.0"),
     (["--batch-mb", "1e308"], "batch_bytes must be a finite number above 0, not inf"),
     (["--step-ms", "nan"], "step_seconds must be a finite number of 0 or more, not nan"),
     (["--pipeline-mb-s", "0"], "pipeline_bytes_per_second must be a finite number above 0, not 0.0"),
