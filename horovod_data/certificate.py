@@ -23,15 +23,11 @@ _FIELDS: dict[str, type] = {
     "epoch": int,
     "verdict": str,
     "finding": str,
-    "batch": str,
-    "schedule": str,
-    "ranks": int,
     "rows": int,
     "order": str,
     "any_order": str,
     "digests": str,
 }
-_LATER_FIELDS: dict[str, type] = {"readers": int, "readers_per_node": bool}  # old records lack them
 _CUT = "not complete"
 _NAMES = ("first", "second")
 
@@ -91,11 +87,10 @@ def _check(record: Any) -> None:
         raise ValueError("it has no certificate")
     if record["certificate"] != _VERSION:
         raise ValueError(f"of version {record['certificate']!r:.40}, not {_VERSION}")
-    for field in _FIELDS:
+    for field, kind in _FIELDS.items():
         if field not in record:
             raise ValueError(f"it has no {field}")
-    for field, kind in {**_FIELDS, **_LATER_FIELDS}.items():
-        if field in record and (type(record[field]) is not kind or (kind is int and record[field] < 0)):
+        if type(record[field]) is not kind:
             raise ValueError(f"its {field} is {record[field]!r:.40}")
     if record["verdict"] not in ("complete", _CUT, "wrong"):
         raise ValueError(f"its verdict is {record['verdict']!r:.40}")
@@ -160,42 +155,11 @@ def _first_difference(a: Record, b: Record) -> str:
     )
     shorter = min(len(ours), len(theirs))
     element = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
-    # With several readers a later element may belong to an earlier step of the same turn.
-    turn = range(element, min(shorter, element + a.get("readers", 1) * a["ranks"]))
-    element = min((i for i in turn if ours[i] != theirs[i]), key=lambda i: (_step(a, i) or 0, i), default=element)
-    if element == shorter and len(ours) == len(theirs):
+    if element < shorter:
+        return f"the first element that differs is number {element:,}"
+    if len(ours) == len(theirs):
         return f"no difference in the first {shorter:,} elements; the records list no more"
-    steps = {name: step for name, record in zip(_NAMES, (a, b)) if (step := _step(record, element)) is not None}
-    where = ", ".join(f"step {step} of the {name}" for name, step in steps.items())
-    if len(steps) == 2 and len({*steps.values()}) == 1:
-        where = f"step {steps['first']}"
-    where = where and f" ({where})"
-    if element == shorter:
-        longer = _NAMES[len(theirs) > len(ours)]
-        return f"the {longer} goes on where the other ends, with element {element:,}{where}"
-    return f"the first element that differs is number {element:,}{where}"
-
-
-def _step(record: Record, element: int) -> Optional[int]:
-    """The step that has an element, if every earlier step was whole.
-
-    None: the steps have different sizes, because the epoch was restored on another number of ranks.
-
-    A record lists the elements of several readers in turns: element 0 of each reader, then element 1 of each reader.
-    The readers' steps take turns, too. But if each host has its own reader, all readers make one step together.
-    """
-    if record["schedule"] != "static":
-        return element
-    readers, at_once = max(int(record.get("readers", 1)), 1), 1
-    grouped = readers > 1 and bool(record.get("readers_per_node", False))
-    if record["batch"] == "per_rank":
-        had = record.get("steps_per_rank")
-        uneven = had and record["verdict"] == "complete" and len(set(map(repr, had))) > 1
-        if had and (uneven or len(had) != record["ranks"]):
-            return None
-        at_once = max(int(record["ranks"]) // (readers if grouped else 1), 1)  # elements of a reader in one step
-    turn = element // readers // at_once
-    return turn if grouped else turn * readers + element % readers
+    return f"the {_NAMES[len(theirs) > len(ours)]} goes on where the other ends, with element {element:,}"
 
 
 def _shown(text: str) -> str:
@@ -207,8 +171,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line. Its exit status is 0 if the runs are equal, 1 if they differ, 2 if they can't be compared."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.certificate",
-        description="Says whether two runs delivered the same rows in the same order, epoch by epoch, or the first step that "
-        "differs. Status: 0 if they did, 1 if not, or if an epoch is complete in one run alone, 2 if a file is no certificate.",
+        description="Says whether two runs delivered the same rows in the same order, epoch by epoch, or the first element "
+        "that differs. Status: 0 if they did, 1 if not, or if an epoch is complete in one run alone, 2 if a file is no certificate.",
     )
     parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
     parser.add_argument("second", help="... in another run")

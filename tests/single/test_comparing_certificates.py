@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -56,23 +55,23 @@ SAME = "channel train, epoch 1: the same 30 rows in the same order"
 
 @pytest.mark.parametrize("a, b, status, text", [
     ([record()], [record(ranks=4)], 0, f"{SAME}\n"),
-    ([record()], [record(digests=(1, 3, 2))], 1, "the same 30 rows in another order; the first element that differs is number 1 (step 1)"),
+    ([record()], [record(digests=(1, 3, 2))], 1, "the same 30 rows in another order; the first element that differs is number 1"),
     # The digest of the order is equal.
     ([record()], [record(any_order="0")], 1, "epoch 1: other rows: 30 and 30; no difference in the first 3 elements"),
     ([record()], [record(digests=(1, 2, 3, 4))], 1,
-     "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)"),
+     "other rows: 30 and 40; the second goes on where the other ends, with element 3"),
     ([record()], [record(verdict="wrong", finding="1 row lost")], 1, "the second is wrong itself: 1 row lost"),
     ([record()], [record(**CUT)], 1, f"{SAME}; the second is not complete\n"),
     ([record(**CUT)], [record()], 1, f"{SAME}; the first is not complete\n"),
     ([record(**CUT)], [record(**CUT)], 0, f"{SAME}; neither epoch is complete\n"),
-    ([record(**CUT)], [record(digests=(1, 2, 3, 4))], 1, "with element 3 (step 3); the first is not complete\n"),
+    ([record(**CUT)], [record(digests=(1, 2, 3, 4))], 1, "with element 3; the first is not complete\n"),
     ([record(rows=1)], [record(rows=1)], 0, "the same 1 row in the same order"),
     # The later record of an epoch counts.
     ([record(digests=(7,)), record()], [record()], 0, "the same 30 rows in the same order"),
     ([record()], [record(digests=(1, 2), **CUT), record(ranks=4)], 0,
      "channel train, epoch 1 (the last of 1 record and of 2): the same 30 rows in the same order\n"),
     ([record(), record(epoch=2)], [record()], 1, "epoch 2: only in"),
-    ([record(ranks=0, batch="per_rank", digests="")], [record(order="0")], 1, "other rows"),
+    ([record(digests="")], [record(order="0")], 1, "other rows"),
     # A name is no command to the terminal.
     ([record(channel="\x1b[2Jtrain")], [record(channel="\x1b[2Jtrain")], 0, "channel \\x1b[2Jtrain, epoch 1"),
 ])  # fmt: skip
@@ -101,47 +100,6 @@ def test_two_runs_that_continued_from_their_checkpoints(said, a, b, status):
     assert continued == (status == 0), text
 
 
-# ---- Steps.
-
-
-@pytest.mark.parametrize("changes, differ, text", [
-    ({}, {1}, "number 1 (step 1)"),  # reader 1's first
-    ({}, {2}, "number 2 (step 0)"),  # reader 0's second, for the other rank
-    ({}, {1, 2}, "number 2 (step 0)"),
-    ({}, {4}, "number 4 (step 2)"),
-    ({"batch": "global"}, {3}, "number 3 (step 3)"),
-    ({"readers_per_node": True}, {1}, "number 1 (step 0)"),
-    ({"readers_per_node": True}, {2, 3}, "number 2 (step 1)"),
-    ({"schedule": "dynamic"}, {3}, "number 3 (step 3)"),
-])  # fmt: skip
-def test_steps_of_several_readers(said, changes, differ, text):
-    changes = {"batch": "per_rank", "readers": 2, "readers_per_node": False, **changes}
-    one, other = range(1, 9), [50 + i if i in differ else i + 1 for i in range(8)]
-    status, words = said([record(digests=tuple(one), **changes)], [record(digests=tuple(other), **changes)])
-    assert status == 1 and f"the first element that differs is {text}" in words
-
-
-def test_steps_of_other_numbers_of_ranks(said):
-    one, other = (
-        record(digests=(1, 2, 3, 4, 5), batch="per_rank"),
-        record(digests=(1, 2, 3, 4, 6), batch="per_rank", ranks=4),
-    )
-    status, text = said([one], [other])
-    assert status == 1 and "other rows: 50 and 50; the first element that differs is number 4" in text
-    assert "(step 2 of the first, step 1 of the second)" in text
-
-
-@pytest.mark.parametrize("had", [[5, 5, 2, 2], [5, 5]])  # restored on more ranks, and on fewer
-def test_no_step_of_an_epoch_whose_steps_differed(said, had):
-    same = {"batch": "per_rank", "steps_per_rank": [7, 7]}
-    changed = {"batch": "per_rank", "steps_per_rank": had, "ranks": 4 if len(had) == 4 else 1}
-    status, words = said([record(digests=(1, 2, 3, 4), **same)], [record(digests=(1, 2, 3, 5), **changed)])
-    assert status == 1 and "the first element that differs is number 3 (step 1 of the first)" in words
-    changed["verdict"] = "not complete" if len(had) == 2 else "complete"
-    status, words = said([record(digests=(1, 2, 3, 4), **changed)], [record(digests=(1, 2, 3, 5), **changed)])
-    assert status == 1 and re.search(r"the first element that differs is number 3(;|$)", words.rstrip()), words
-
-
 # ---- Files that are no certificates.
 
 NO_RECORD = {
@@ -150,7 +108,6 @@ NO_RECORD = {
     "nothing but the number": ('{"certificate": 2, "channel": "train", "epoch": 1}', "line 1 of"),
     "no field but the number": ('{"certificate": 1}\n', "no record"),
     "a field of another type": (json.dumps(record(epoch="1")), "(its epoch is '1')"),
-    "ranks that are none": (json.dumps(record(ranks=-1, batch="per_rank")), "is no record of a certificate"),
     "truth for a number": (json.dumps(record(epoch=True)), "is no record of a certificate"),
     "a list": ("[1, 2]", "is no record of a certificate"),
     "no end of lists": ("[" * 100000, "is no record of a certificate"),
