@@ -86,7 +86,7 @@ def in_job(seconds: float) -> list[Finding]:
         return []
     mpi = launch_checks.mpi_name(str(bindings.build_info()["mpi"]))
     found = machine.check() + environment.launched(os.environ, mpi) + environment.ours(os.environ)
-    return found + selftest.of_this_job(ranks, mpi, os.environ)
+    return found + selftest.of_ranks(ranks, os.environ.get("HOROVOD_DATA_PAYLOAD", "auto"), "this job")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import subprocess
 from typing import Mapping, Optional
 
 from ..job import launch_checks, settings
-from ..job.cgroups import memory_bytes
 from .findings import Finding, error, ok, sentences, warning
 
 _OURS = "HOROVOD_DATA_"
@@ -79,24 +78,7 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
         f"{shown}: {meaning}, payload {read.payload}, arena of {read.arena_bytes / 2**20:,.0f} MiB at most, "
         f"reports stalls after {read.stall_seconds:g} s, time limit {read.timeout_seconds:g} s"
     )
-    return [*found, ok(name, value + ", every channel verified" * read.verify), *_memory_of_the_job(environ)]
-
-
-def _memory_of_the_job(environ: Mapping[str, str]) -> list[Finding]:
-    """Says how much this host keeps with cache="job", if a variable about it is set."""
-    name = "environment.memory of the job"
-    if not any(environ.get(one, "").strip() for one in ("HOROVOD_DATA_CACHE_GB", "HOROVOD_DATA_CACHE_DIR")):
-        return []
-    try:
-        most, folder = settings.cache_bytes_in(environ), settings.cache_folder_in(environ)
-    except ValueError as refused:
-        return [error(name, *sentences(str(refused)))]
-    value = f'with cache="job" a host keeps {most / 2**30:,.2f} GiB of a channel in memory'
-    value += f", and the rest in {folder}" if folder else ""
-    available = memory_bytes()[1]
-    if most <= available:
-        return [ok(name, value)]
-    return [warning(name, value, f"Only {available / 2**30:,.2f} GiB are available: set HOROVOD_DATA_CACHE_GB to less")]
+    return [*found, ok(name, value + ", every channel verified" * read.verify)]
 
 
 def only_srun(environ: Mapping[str, str]) -> bool:
@@ -106,7 +88,7 @@ def only_srun(environ: Mapping[str, str]) -> bool:
 
 
 def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> Finding:
-    """Says whether PATH has an mpirun, and whether it belongs to the MPI that horovod_data was built with."""
+    """Says which mpirun PATH has. The self-test finds out whether it belongs to the MPI `mpi`."""
     name = "environment.mpirun"
     if only_srun(environ):
         return ok(name, "none in PATH; srun is there")
@@ -120,29 +102,8 @@ def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> Finding:
                              stdin=subprocess.DEVNULL, timeout=20, env={**environ})  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:
         return error(name, f"{path} doesn't run: {failure}", "Fix it, or put another MPI first in PATH")
-    return match(path, ran.stdout + ran.stderr, mpi)
-
-
-def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
-    """Says whether an mpirun belongs to the MPI `mpi`. `version_text` is the output of `mpirun --version`."""
-    name = "environment.mpirun"
-    version = (re.findall(r"\d+\.\d+(?:\.\d+)*", version_text) or [""])[0]
-    patterns = {"Open MPI": r"(?i)Open ?MPI|OpenRTE|PRTE", "Intel": "Intel", "MPICH": "HYDRA", "an unknown MPI": ""}
-    vendor = next(vendor for vendor, pattern in patterns.items() if re.search(pattern, version_text))
-    value = f"{path} ({vendor} {version})".replace(" )", ")")
-    if mpi is None or vendor == "an unknown MPI":
-        return ok(name, value)
-    family = next((family for family in ("Open MPI", "Intel") if mpi.startswith(family)), "MPICH")
-    # The launchers of Intel MPI and MPICH can start each other's processes.
-    if vendor != family and {vendor, family} != {"Intel", "MPICH"}:
-        to_do = f"put the mpirun of {family} first in PATH, or rebuild Horovod and horovod_data with {vendor}"
-        return error(name, value, f"horovod_data was built with {mpi}: {to_do}")
-    built = (re.findall(r"\d+\.\d+", mpi) or [""])[0]
-    if vendor == family == "Open MPI" and built and version and not f"{version}.".startswith(f"{built}."):
-        why = "processes may not find each other if mpirun has another version"
-        to_do = f"Put the mpirun of {vendor} {built} first in PATH"
-        return warning(name, value, f"horovod_data was built with {mpi}: {why}. {to_do}")
-    return ok(name, value)
+    lines = [line.strip() for line in (ran.stdout + ran.stderr).splitlines() if line.strip()]
+    return ok(name, f"{path} ({', '.join(lines[:2])})")
 
 
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:

