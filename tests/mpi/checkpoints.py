@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from together import results
+from together import results, until
 
 
 def save(it: Any, path: str) -> None:
@@ -30,19 +30,13 @@ def restored(comm, ds: tf.data.Dataset, path: str) -> Any:
 
 
 def take(it: Any, n: int) -> list[Any]:
-    return [next(it).numpy().tolist() for _ in range(n)]
+    return [np.asarray(next(it)).tolist() for _ in range(n)]
 
 
 def rest(it: Any) -> list[Any]:
-    return [x.numpy().tolist() for x in it]
+    return [np.asarray(x).tolist() for x in it]
 
 
 def in_hand(hvdata: Any, comm: Any, name: str, steps: int = 1) -> None:
     """Waits until the reader has dealt so many steps of the channel that no rank has taken."""
-
-    def until() -> None:
-        deadline = time.monotonic() + 50
-        while hvdata.is_reader() and hvdata.stats()[f"{name}/untaken"] < steps and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    results(comm, until)
+    until(comm, lambda: not hvdata.is_reader() or hvdata.stats()[f"{name}/untaken"] >= steps, 50)

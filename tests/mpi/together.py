@@ -141,6 +141,18 @@ def written(comm, capfd, text: str) -> str:
     return whole
 
 
+def until(comm, condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Waits until the condition is true on every rank. After so many seconds the test fails on all of them."""
+
+    def wait() -> bool:
+        deadline = time.monotonic() + seconds
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return bool(condition())
+
+    assert results(comm, wait) == [True] * comm.size
+
+
 def plain(value: Any) -> Any:
     """Returns `value` with arrays as (dtype, shape, bytes). Results are equal if and only if the bytes are, NaN too."""
     if isinstance(value, dict):
