@@ -13,10 +13,10 @@ with start_job(script, np=3) as job:          # for tests that disturb it
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
-import signal
 import sys
 import tempfile
 import time
@@ -40,8 +40,8 @@ import numpy as np
 {tensorflow}
 import horovod_data as hvdata
 
-def say(*words):
-    print(*words, flush=True)
+def say(*words):  # in one piece, because ranks may share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def now(word):  # for Job.when()
     print(word, time.monotonic(), flush=True)
@@ -67,65 +67,51 @@ hvdata.init()
 rank, size = hvdata.rank(), hvdata.size()
 """
 
-_FOLDERS = tempfile.TemporaryDirectory(
-    prefix="hvdata-jobs-"
-)  # tests read them after a job's end; removed when this process ends
+_FOLDERS = tempfile.TemporaryDirectory(prefix="hvdata-jobs-")  # tests read them after the ends of jobs
 
 
-def program(body: str, before: str = "", init: str = _INIT) -> str:
+def program(body: str, before: str = "", init: str = _INIT, tensorflow: bool | None = None) -> str:
     """Returns the text of a program.
 
     It has common imports, say(), now(), train(), load(), slowly(), `init`, `rank` and `size`, and then `body`. It
-    imports TensorFlow only if it uses it, because this import takes longest.
+    imports TensorFlow if `tensorflow` says so, or None and it uses TensorFlow, because this import takes longest.
     """
-    uses = re.search(r"\b(tf\.|train\(|tensorflow)", before + init + body)
-    libraries = _LIBRARIES.replace("{tensorflow}", "import tensorflow as tf" if uses else "")
+    if tensorflow is None:
+        tensorflow = bool(re.search(r"\b(tf\.|train\(|tensorflow)", before + init + body))
+    libraries = _LIBRARIES.replace("{tensorflow}", "import tensorflow as tf" if tensorflow else "")
     return libraries.replace("{before}", before) + init + body
 
 
-class Job:
-    def __init__(self, running: launch.RunningJob) -> None:
-        self._running = running
-        self.returncode: int | None = None
-        self.seconds = 0.0
+class Job(launch.RunningJob):
+    """A job that a test waits for, and whose output it compares."""
+
+    returncode: int | None = None
+    seconds = 0.0
 
     @property
     def stdout(self) -> list[str]:
         """The output of each rank so far."""
-        return [self._running.read("out", rank) for rank in range(self._running.processes)]
+        return [self.read("out", rank) for rank in range(self.processes)]
 
     @property
     def stderr(self) -> list[str]:
-        return [self._running.read("err", rank) for rank in range(self._running.processes)]
-
-    @property
-    def log(self) -> str:
-        """The output of the launcher itself."""
-        return self._running.log()
-
-    def pid(self, rank: int) -> int | None:
-        return self._running.pid(rank)
-
-    def alive(self, rank: int) -> bool:
-        return self._running.alive(rank)
-
-    def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
-        self._running.signal(rank, number)
-
-    @property
-    def findings(self) -> str:
-        """The findings of sanitizers, if the job runs under them."""
-        return self._running.findings()
+        return [self.read("err", rank) for rank in range(self.processes)]
 
     def wait_for(self, text: str, rank: int, timeout: float = 60) -> None:
         """Waits until rank `rank` has written `text` to stdout or stderr."""
+        written = lambda: text in self.stdout[rank] + self.stderr[rank]
+        self.wait_until(written, f"rank {rank} did not write {text!r}", timeout)
+
+    def wait_until(self, true: Callable[[], bool], otherwise: str, timeout: float = 60) -> None:
+        """Fails with the text `otherwise` if the job ends before `true()`, or if that takes longer than `timeout` (more
+        on slow machines)."""
         timeout *= 2 * slowness()
         deadline = time.monotonic() + timeout
-        while text not in self.stdout[rank] + self.stderr[rank]:
-            ended = self._running.poll() is not None and text not in self.stdout[rank] + self.stderr[rank]
+        while not true():
+            ended = self.poll() is not None and not true()  # it may have become true just before the end
             if ended or time.monotonic() > deadline:
                 why = "before the job ended" if ended else f"in {timeout:g} s"
-                raise AssertionError(f"rank {rank} did not write {text!r} {why}\n{self.describe()}")
+                raise AssertionError(f"{otherwise} {why}\n{self.describe()}")
             time.sleep(0.02)
 
     def finish(self, timeout: float = 60) -> int:
@@ -135,14 +121,21 @@ class Job:
         all ranks.
         """
         timeout *= 2 * slowness()
-        status = self._running.wait(timeout)
+        status = self.wait(timeout)
         if status is None:
-            stacks = self._running.stacks()
-            self._running.kill()
+            stacks = self.stacks()
+            self.kill()
             shown = "".join(f"\n===== rank {rank}: stacks =====\n{text}" for rank, text in stacks.items())
             raise AssertionError(f"the job had not ended after {timeout:g} s\n{self.describe()}{shown}")
         self.returncode = status
-        self.seconds = time.monotonic() - self._running.started
+        self.seconds = time.monotonic() - self.started
+        return status
+
+    def finish_soon(self) -> int:
+        """Does the same for a job that must end in SOON seconds from now."""
+        began = time.monotonic()
+        status = self.finish(SOON)
+        assert time.monotonic() - began < SOON, self.describe()
         return status
 
     def when(self, word: str, rank: int) -> float:
@@ -151,13 +144,9 @@ class Job:
         assert written, self.describe()
         return float(written[1])
 
-    def seconds_since(self, word: str, rank: int) -> float:
-        """Seconds from when() to the end of the job."""
-        return self._running.started + self.seconds - self.when(word, rank)
-
     def assert_soon(self, word: str, rank: int) -> None:
         """The job ended soon after `rank` had called now(word)."""
-        assert self.seconds_since(word, rank) < SOON, self.describe()
+        assert self.started + self.seconds - self.when(word, rank) < SOON, self.describe()
 
     def assert_said(self, pattern: str, *ranks: int) -> None:
         """Each of these ranks has written a text that matches; without ranks: at least one rank has."""
@@ -165,12 +154,21 @@ class Job:
         found = [re.search(pattern, text, re.MULTILINE) is not None for text in texts]
         assert all(found[rank] for rank in ranks) if ranks else any(found), f"no {pattern!r}\n{self.describe()}"
 
+    def told(self, word: str, *ranks: int) -> list[Any]:
+        """What these ranks, or all, have printed by say(word, json.dumps(it))."""
+        outs = [out for rank, out in enumerate(self.stdout) if not ranks or rank in ranks]
+        return [json.loads(line) for out in outs for line in re.findall(f"^{word} (.*)", out, re.MULTILINE)]
+
     def describe(self) -> str:
         """All output, for failure texts: assert job.returncode == 0, job.describe()."""
-        parts = [f"===== launcher: status {self.returncode} =====\n{self.log}"]
+        parts = [f"===== launcher: status {self.returncode} =====\n{self.log()}"]
         for kind, texts in (("out", self.stdout), ("err", self.stderr)):
             parts += [f"===== std{kind} of rank {rank} =====\n{text}" for rank, text in enumerate(texts) if text]
         return "\n".join(parts)
+
+    def assert_gone(self, seconds: float) -> None:
+        left = self.left(seconds)
+        assert not left, f"the job has ended, and {left} still run\n{self.describe()}"
 
 
 @contextlib.contextmanager
@@ -182,14 +180,14 @@ def start_job(
     env: Mapping[str, str | None] | None = None,
     launcher: str = "",
     cwd: Path | None = None,
-    running: Callable[..., launch.RunningJob] = launch.RunningJob,
+    running: Callable[..., Job] = Job,
     left: float = SOON,
 ) -> Iterator[Job]:
     """Starts a script (its text or its path) on np + readers ranks, and kills its processes at the end.
 
     Fails the test if a process still runs `left` seconds after finish(). `env` adds to the test defaults, and None
     unsets a variable. `launcher` is a command line that takes -np, such as "horovodrun --gloo". The default is the
-    mpirun under test. `running` takes the arguments of RunningJob and starts the job, for example on other hosts.
+    mpirun under test. `running` takes the arguments of Job and starts the job, for example on other hosts.
     """
     directory = Path(tempfile.mkdtemp(dir=_FOLDERS.name))
     if isinstance(script, str):
@@ -197,7 +195,7 @@ def start_job(
         path.write_text(script)
     else:
         path = script.resolve()
-    started = running(
+    job = running(
         [sys.executable, str(path), *args],
         np + readers,
         directory,
@@ -207,41 +205,28 @@ def start_job(
         cwd=cwd,
     )
     try:
-        job = Job(started)
         yield job
-        runs = started.left(left) if job.returncode is not None else []
-        assert not runs, f"the job has ended, and {runs} still run\n{job.describe()}"
+        if job.returncode is not None:
+            job.assert_gone(left)
     except pytest.fail.Exception:  # the test's own time limit: print the stacks of the ranks
-        if started.poll() is None:
-            for rank, text in started.stacks().items():
+        if job.poll() is None:
+            for rank, text in job.stacks().items():
                 print(f"\n===== rank {rank}: stacks =====\n{text}", file=sys.stderr)
         raise
     finally:
-        started.kill()
+        job.kill()
 
 
-def run_job(
-    script: str | Path,
-    np: int,
-    *args: str,
-    readers: int = 0,
-    env: Mapping[str, str | None] | None = None,
-    timeout: float = 60,
-    launcher: str = "",
-    cwd: Path | None = None,
-    left: float = SOON,
-) -> Job:
-    """Runs a script to its end. See start_job."""
-    with start_job(script, np, *args, readers=readers, env=env, launcher=launcher, cwd=cwd, left=left) as job:
+def run_job(script: str | Path, np: int, *args: str, status: int | None = 0, timeout: float = 60, **more: Any) -> Job:
+    """Runs a script to its end, and asserts its status. With None the caller looks at it. See start_job."""
+    with start_job(script, np, *args, **more) as job:
         job.finish(timeout)
+        assert status in (None, job.returncode), job.describe()
         return job
 
 
 def run_program(
-    body: str, np: int, *args: str, status: int | None = 0, before: str = "", init: str = _INIT, timeout: float = 120,
-    **more: Any,
-) -> Job:  # fmt: skip
-    """Runs program(body, before, init) to its end, and asserts its status. With None the caller looks at the status."""
-    job = run_job(program(body, before, init), np, *args, timeout=timeout, **more)
-    assert status is None or job.returncode == status, job.describe()
-    return job
+    body: str, np: int, *args: str, before: str = "", init: str = _INIT, tensorflow: bool | None = None, **more: Any
+) -> Job:
+    """Runs a program() to its end. See run_job."""
+    return run_job(program(body, before, init, tensorflow), np, *args, **{"timeout": 120, **more})

@@ -150,7 +150,7 @@ def train_with_kills(folder: Path, kills: list[tuple[str, int, int, int]], reade
     with _folder(folder):
         for attempt, (kind, ranks, _, _) in enumerate([*kills, ("none", 4, 0, 0)], 1):
             env = {"HOROVOD_DATA_ATTEMPT": str(attempt), "HOROVOD_DATA_CERTIFICATE": str(folder / "certificate.json")}
-            job = run_job(PROGRAM, ranks, *_words(folder, kills), env=env, readers=readers, timeout=120)
+            job = run_job(PROGRAM, ranks, *_words(folder, kills), env=env, readers=readers, timeout=120, status=None)
             output += job.describe()
             wanted = {"none": 0, "signal": 75}.get(kind)
             # A kill "in a write" may find no write left: then the job has come to its end.
@@ -184,7 +184,6 @@ def train_under_the_launcher(
             if bed is not None:
                 _cut(bed, folder, job)
             assert job.finish(60 + 60 * len(kills)) == 0, job.output
-            job.assert_gone()
         return _trained(folder, job.output)
 
 

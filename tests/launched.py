@@ -20,10 +20,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs import SOON, Job
 from ranks import launch
-from ranks.slowness import slowness
 
 LAUNCHER = [sys.executable, "-m", "horovod_data.launcher"]
+
+# The beginning of a program that does without the library, so that it starts and ends at once.
+WITHOUT_LIBRARY = """
+import os, sys, time
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+def say(*words):  # in one piece, because ranks share the output
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
+
+
+def executable(path: Path, text: str) -> Path:
+    """Writes a shell script."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
 
 
 def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
@@ -38,15 +53,13 @@ def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
     return launch.environment(Path(tempfile.gettempdir()), 0, {**ours, **extra})
 
 
-class Launched(launch.RunningJob):
+class Launched(Job):
     """A running horovod-data-run. Its output and that of its ranks are one text."""
 
     def __init__(self, words: list[str], env: Mapping[str, str | None], cwd: Path | None):
         self._folder = tempfile.TemporaryDirectory(prefix="hvdata-launched-")
         self.directory = Path(self._folder.name)
         self.processes, self._stopped = 0, set()  # no rank has files of its own
-        self.returncode: int | None = None
-        self.seconds = 0.0
         self.started = time.monotonic()
         with open(self.directory / "log", "wb") as log:
             self._launcher = subprocess.Popen(
@@ -68,40 +81,25 @@ class Launched(launch.RunningJob):
         return sorted(line[len(start) :].strip() for line in self.output.splitlines() if line.startswith(start))
 
     def wait_for(self, text: str, times: int = 1, timeout: float = 60) -> None:
-        deadline = time.monotonic() + 2 * slowness() * timeout
-        while self.output.count(text) < times:
-            ended = (
-                self.poll() is not None and self.output.count(text) < times
-            )  # it may have written just before its end
-            if ended or time.monotonic() > deadline:
-                raise AssertionError(f"{text!r} was not written {times} times\n{self.output}")
-            time.sleep(0.02)
+        self.wait_until(lambda: self.output.count(text) >= times, f"{text!r} was not written {times} times", timeout)
 
     def send(self, number: int, everybody: bool = False) -> None:
         """Sends a signal to the launcher, or to all processes of its group, as a terminal does."""
         (os.killpg if everybody else os.kill)(self._launcher.pid, number)
 
-    def finish(self, timeout: float) -> int:
-        timeout *= 2 * slowness()
-        self.returncode = self.wait(timeout)
-        if self.returncode is None:
-            raise AssertionError(f"the job had not ended after {timeout:g} s\n{self.output}")
-        self.seconds = time.monotonic() - self.started
-        return self.returncode
-
-    def assert_gone(self, seconds: float = 10) -> None:
-        """No process of the job runs after so many seconds, or more on slow machines."""
-        left = self.left(seconds * slowness())
-        assert not left, left
-
 
 @contextlib.contextmanager
 def start_launcher(
-    *words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None, bed: Any = None
+    *words: str,
+    env: Mapping[str, str | None] | None = None,
+    cwd: Path | None = None,
+    bed: Any = None,
+    left: float = SOON,
 ) -> Iterator[Launched]:
     """Starts horovod-data-run with the MPI under test, and kills the job's processes at the end.
 
-    `bed`: a Bed of tests/cluster/bed.py. The launcher then runs on its first host, with Open MPI.
+    Fails the test if a process still runs `left` seconds after finish(). `bed`: a Bed of tests/cluster/bed.py. The
+    launcher then runs on its first host, with Open MPI.
     """
     if bed is None:
         job = Launched([*LAUNCHER, "--mpirun", " ".join(launch.launcher()), *words], env or {}, cwd)
@@ -110,17 +108,17 @@ def start_launcher(
         job = Launched([*bed.enter(), *LAUNCHER, *words], {**bed.environment, "PATH": path, **(env or {})}, cwd)
     try:
         yield job
+        if job.returncode is not None:
+            job.assert_gone(left)
     finally:
         job.kill()
 
 
-def run_launcher(
-    *words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None, timeout: float = 60
-) -> Launched:
-    """Runs a job to its end. See start_launcher."""
-    with start_launcher(*words, env=env, cwd=cwd) as job:
+def run_launcher(*words: str, status: int | None = 0, timeout: float = 120, **more: Any) -> Launched:
+    """Runs a job to its end, and asserts its status. With None the caller looks at it. See start_launcher."""
+    with start_launcher(*words, **more) as job:
         job.finish(timeout)
-        job.assert_gone()
+        assert status in (None, job.returncode), job.output
         return job
 
 

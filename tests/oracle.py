@@ -49,6 +49,15 @@ def equal(one: Element, other: Element) -> bool:
     return one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
 
 
+def in_order(shares: Sequence[Sequence[Sequence[Any]]]) -> list[Any]:
+    """The rows of these shares of all ranks in the job's order: rank 0's share of step 0, rank 1's share of step 0, ...
+
+    Ranks that have no share in the last step count, too.
+    """
+    steps = range(max(map(len, shares)))
+    return [row for step in steps for mine in shares if step < len(mine) for row in mine[step]]
+
+
 def zeros(shape: Sequence[int], dtype: Any) -> Array:
     """Padding: zeros, or empty strings."""
     return np.full(shape, b"", object) if dtype == object else np.zeros(shape, dtype)

@@ -6,7 +6,6 @@ It records the rows of each trainer, and the bytes on the lines between hosts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,10 +119,6 @@ class Layout:
         return [([group[-1]], group[:-1]) for group in members]
 
 
-def told(job: Job, rank: int) -> list[Any]:
-    return [json.loads(line[5:]) for line in job.stdout[rank].splitlines() if line.startswith("TOLD ")]
-
-
 def check_delivery(job: Job, layout: Layout) -> None:
     """Every trainer got its own rows in the readers' order, every row once."""
     groups = layout.groups
@@ -151,7 +146,7 @@ def check_delivery(job: Job, layout: Layout) -> None:
     each = wanted(np.arange(4 * layout.trainers * len(readers)), "per_rank")
     large = wanted(np.arange(STEPS * layout.trainers) % 256, "per_rank")
     for number, process in enumerate(trainers):
-        *epochs, last, _ = told(job, process)
+        *epochs, last, _ = job.told("TOLD", process)
         assert len(epochs) == EPOCHS
         for epoch in epochs:
             assert (epoch["rank"], epoch["size"]) == (number, layout.trainers)
@@ -160,7 +155,7 @@ def check_delivery(job: Job, layout: Layout) -> None:
             assert epoch["texts"] == [[step, [str(n) for n in step]] for step in texts[process]]
         assert last["large"] == [[LARGE, value, value] for value in large[process]]
     for epoch in range(EPOCHS):
-        assert is_dynamic_delivery(range(LOOSE), [told(job, process)[epoch]["loose"] for process in trainers])
+        assert is_dynamic_delivery(range(LOOSE), [job.told("TOLD", process)[epoch]["loose"] for process in trainers])
 
 
 def check_ways(job: Job, layout: Layout, bed: Bed) -> None:
@@ -182,7 +177,7 @@ def check_ways(job: Job, layout: Layout, bed: Bed) -> None:
                 elif reader != trainer:
                     shared[reader] += count
     for process, host in enumerate(layout.places):
-        last = told(job, process)[-1]
+        last = job.told("TOLD", process)[-1]
         assert last["host"] == bed.names[host]
         ways = last["stats"]["payload_bytes_arena"], last["stats"]["payload_bytes_message"]
         assert ways == (shared[process], messages[process]), f"process {process}"

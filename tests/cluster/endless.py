@@ -4,10 +4,8 @@
 The last process, on host 1, reads. All other processes train, two on each host.
 """
 
-import time
-
-from jobs import SOON, program
-from over_hosts import assert_nothing_left, silent_for_three_seconds, start_over
+from jobs import program
+from over_hosts import assert_ends_soon, silent_for_three_seconds, start_over
 
 PLACES = [0, 0, 1, 1, 1]
 TRAINERS, READER = [0, 1, 2, 3], 4
@@ -69,12 +67,8 @@ def cut_for_good(job, bed, at="epoch 1 step 10."):
     """The job ends in time on both sides. The launcher is on host 0, so host 1 must notice by itself."""
     wait_for(job, at)
     bed.cut(1)
-    began = time.monotonic()
-    assert job.finish(30) != 0, job.describe()
-    seconds = time.monotonic() - began
-    assert_nothing_left(bed, began + SOON - time.monotonic())
-    assert seconds < SOON, seconds
-    assert bed.names[1] in job.log
+    assert_ends_soon(job, bed)
+    assert bed.names[1] in job.log()
 
 
 def cut_for_three_seconds(begin, bed, directory):

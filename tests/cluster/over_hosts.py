@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bed import Bed
-from jobs import Job, start_job
+from jobs import SOON, Job, start_job
 from ranks import launch
 
 # MPI asks each host's daemon every second. After five lost questions it takes the host for lost, within 7 s. So a job
@@ -30,7 +29,7 @@ KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "1", "OMPI_MCA_oob_tcp_keepalive
              "OMPI_MCA_oob_tcp_keepalive_probes": "5"}  # fmt: skip
 
 
-class JobOverHosts(launch.RunningJob):
+class JobOverHosts(Job):
     """Process r runs on host places[r] of the bed.
 
     A launcher other than mpirun places processes by its own options. It gets -np `np`, or the number of processes.
@@ -108,5 +107,8 @@ def assert_nothing_left(bed: Bed, seconds: float = 10) -> None:
         assert not files, f"left in /dev/shm of host {host}: {files}"
 
 
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def assert_ends_soon(job: Job, bed: Bed) -> None:
+    """After a fault. Nothing is left then."""
+    began = time.monotonic()
+    assert job.finish_soon() != 0, job.describe()
+    assert_nothing_left(bed, began + SOON - time.monotonic())

@@ -2,16 +2,15 @@
 """cache="job" over hosts: the rows of each rank, the bytes on the lines, what each host keeps, and lost hosts."""
 
 import json
-import time
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from bed import Bed
 from endless import PLACES, READER, cut_for_good, wait_for
-from jobs import SOON, program
+from jobs import program
 from oracle import cached_epoch, deliver, permuted
-from over_hosts import assert_nothing_left, kill, start_over
+from over_hosts import assert_ends_soon, start_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.limit(180)]
 
@@ -197,9 +196,7 @@ def test_a_killed_keeper(process, name):
     with Bed(2) as bed:
         with start(bed) as job:
             wait_for(job, "epoch 2 step 10.")
-            kill(job.pid(process))
-            began = time.monotonic()
-            assert job.finish(30) != 0, job.describe()
-            assert_nothing_left(bed, began + SOON - time.monotonic())
+            job.kill_rank(process)
+            assert_ends_soon(job, bed)
         lost = name.format(*bed.names)
         assert any(lost in err and "has died" in err for err in job.stderr), job.describe()

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of two hosts with a reader on each, for all trainers or for those of its host."""
 
-import time
-
 import pytest
 from bed import Bed
-from jobs import SOON, program
-from over_hosts import assert_nothing_left, kill, silent_for_three_seconds, start_over
+from jobs import program
+from over_hosts import assert_ends_soon, silent_for_three_seconds, start_over
 
 STEPS = 150  # of 20 ms
 
@@ -73,9 +71,7 @@ def test_a_killed_reader(layout):
     with Bed(2) as bed, start(bed, layout) as job:
         for rank in trainers(layout):
             job.wait_for("step 10.", rank, 90)
-        kill(job.pid(LAYOUTS[layout][3]))
-        began = time.monotonic()
-        assert job.finish(30) != 0, job.describe()
-        assert_nothing_left(bed, began + SOON - time.monotonic())
+        job.kill_rank(LAYOUTS[layout][3])
+        assert_ends_soon(job, bed)
         name = f"rank 2 on {bed.names[1]}" if "embedded" in layout else f"reader 1 on {bed.names[1]}"
         assert any(name in err and "has died" in err for err in job.stderr), job.describe()

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 
 import pytest
 import restarted
@@ -26,9 +25,7 @@ def test_a_lost_host_that_comes_back(tmp_path):
         # In attempt 1 the last rank gets no further than to the step at which its host is cut off.
         words = [*options, sys.executable, *words, "2:2:15:SIGKILL", "0.3"]
         with start_launcher(*words, cwd=tmp_path, bed=bed) as job:
-            while 6 not in restarted.trained(tmp_path).get(1, {}):
-                assert job.poll() is None, job.output
-                time.sleep(0.05)
+            job.wait_until(lambda: 6 in restarted.trained(tmp_path).get(1, {}), "no rank has made step 6")
             bed.cut(2)
             job.wait_for("Attempt 2 starts from epoch 0, step 4 (set-", timeout=60)
             bed.reconnect(2)

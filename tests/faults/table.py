@@ -102,8 +102,9 @@ class Tried:
         self._nothing_left()
 
     def run(self, script: str | Path, where: Place, *args: str, timeout: float = 120, **more: Any) -> Job:
+        """Runs a job to its end, whose status must be 0."""
         with self.start(script, where, *args, **more) as job:
-            job.finish(timeout)
+            assert job.finish(timeout) == 0, job.describe()
         return job
 
     def _nothing_left(self) -> None:

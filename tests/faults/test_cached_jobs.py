@@ -2,13 +2,10 @@
 """Whole jobs with cache="job" on two hosts: a restore with another number of ranks, and the ends of processes that keep
 rows."""
 
-import json
-import re
-
 import numpy as np
 import pytest
-from jobs import SOON, program, run_program, start_job
-from oracle import cached_epoch, deliver
+from jobs import program, run_program, start_job
+from oracle import cached_epoch, deliver, in_order
 from ranks.worlds import CAN_NAME_HOSTS
 
 pytestmark = [
@@ -60,15 +57,6 @@ say("GOT " + json.dumps(got))
 )
 
 
-def lines(job, word):
-    return [json.loads(line) for out in job.stdout for line in re.findall(f"^{word} (.*)", out, re.MULTILINE)]
-
-
-def in_order(shares):
-    """Rank 0's share of step 0, rank 1's share of step 0, ... then step 1."""
-    return [row for step in zip(*shares) for share in step for row in share]
-
-
 def whole(epoch, batch):
     elements = [np.arange(first, first + BATCH) for first in range(0, ROWS, BATCH)]
     return [int(row) for element in cached_epoch(elements, batch, epoch, SEED) for row in element]
@@ -83,11 +71,11 @@ def test_another_number_of_ranks_goes_on(tmp_path, batch, epoch):
         run_program(RESUMED, ranks, what, str(tmp_path), batch, str(epoch), env=TWO_HOSTS)
         for what, ranks in (("save", 3), ("restore", 2))
     )
-    assert in_order(lines(saved, "GOT")) + in_order(lines(restored, "GOT")) == whole(epoch, batch), restored.describe()
-    assert in_order(lines(restored, "NEXT")) == whole(epoch + 1, batch), restored.describe()
+    assert in_order(saved.told("GOT")) + in_order(restored.told("GOT")) == whole(epoch, batch), restored.describe()
+    assert in_order(restored.told("NEXT")) == whole(epoch + 1, batch), restored.describe()
     for job in saved, restored:
         assert [out.count("STARTED") for out in job.stdout] == [1] + [0] * (len(job.stdout) - 1), job.describe()
-    (size,) = filter(None, lines(saved, "SIZE"))
+    (size,) = filter(None, saved.told("SIZE"))
     assert size < 2048, size
 
 
@@ -121,7 +109,7 @@ def test_a_keeper_is_done_first(first, readers):
             for mine in deliver(cached_epoch(elements, "global", epoch, SEED), 3, "global", remainder="partial")
         ]
         stays = [rank for rank in range(3) if epoch == 1 or rank != first]
-        assert lines(job, f"EPOCH{epoch}") == [want[rank] for rank in stays], job.describe()
+        assert job.told(f"EPOCH{epoch}") == [want[rank] for rank in stays], job.describe()
 
 
 KILLED = (
@@ -142,5 +130,5 @@ def test_a_killed_keeper_ends_the_job(keeper):
     with start_job(program(KILLED), 4, env=TWO_HOSTS) as job:
         job.wait_for("RUNNING", rank=2)
         job.kill_rank(keeper)
-        assert job.finish(SOON) != 0, job.describe()
+        assert job.finish_soon() != 0, job.describe()
         assert "has died" in "".join(job.stderr), job.describe()

@@ -233,7 +233,7 @@ say("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "rank:", hvdat
 def test_alone_a_failure_is_python_s_own():
     job = run_program("raise ValueError('alone')", 1, status=1)
     job.assert_said("ValueError: alone", 0)
-    assert "MPI_ABORT" not in (job.log + job.stderr[0]).upper(), job.describe()
+    assert "MPI_ABORT" not in (job.log() + job.stderr[0]).upper(), job.describe()
 
 
 @pytest.mark.slow

@@ -1,27 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run with the real mpirun: which processes run, with which environment, and how a job ends."""
 
-import functools
 import re
 import signal
 import subprocess
 import sys
 
-import launched
 import pytest
-from launched import start_launcher
+from launched import LAUNCHER, WITHOUT_LIBRARY, environment, run_launcher, start_launcher
 from ranks.launch import open_mpi
 from table import PROGRAMS
 
-run_launcher = functools.partial(launched.run_launcher, timeout=120)  # for a machine under load: most take 5 s
 pytestmark = pytest.mark.limit(150)
-
-RANK = """
-import os, sys, time
-rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK"))
-def say(*words):  # in one piece, because print writes the end of the line apart
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-"""
 
 
 @pytest.fixture
@@ -30,7 +20,7 @@ def script(tmp_path):
 
     def write(text: str) -> list[str]:
         path = tmp_path / "train.py"
-        path.write_text(RANK + text)
+        path.write_text(WITHOUT_LIBRARY + text)
         return [sys.executable, str(path)]
 
     return write
@@ -53,7 +43,7 @@ say("WHO", rank, "reader" if hvdata.is_reader() else "", "trainer" if hvdata.is_
 hvdata.serve()
 """)
     job = run_launcher("-np", "2", *options, *words, *arguments, env={"CUDA_VISIBLE_DEVICES": "0,1"})
-    assert job.returncode == 0 and job.lines("WHO") == who, job.output
+    assert job.lines("WHO") == who, job.output
 
 
 @pytest.mark.commit("variables")
@@ -75,14 +65,13 @@ def test_what_a_rank_sees_of_the_environment(script, tmp_path, options, env, sho
 
 def test_without_stdout_or_stderr(script, tmp_path):
     """The job runs even if the launcher has no stdout or stderr, for example under a daemon."""
-    words = [*launched.LAUNCHER, "-np", "2", "--progress", *script(f"open({str(tmp_path)!r} + f'/ran{{rank}}', 'w')")]
-    done = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *words], env=launched.environment({}), timeout=100)
+    words = [*LAUNCHER, "-np", "2", "--progress", *script(f"open({str(tmp_path)!r} + f'/ran{{rank}}', 'w')")]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *words], env=environment({}), timeout=100)
     assert done.returncode == 0 and {path.name for path in tmp_path.glob("ran*")} == {"ran0", "ran1"}
 
 
 def test_any_command_can_be_started_and_its_output_tagged(tmp_path):
     job = run_launcher("-np", "2", "--tag-output", "sh", "-c", 'echo "SAYS $0"', "hello")
-    assert job.returncode == 0, job.output
     for rank in (0, 1):
         assert re.search(rf"^\[.*{rank}\].*SAYS hello$", job.output, re.MULTILINE), job.output
 
@@ -95,13 +84,12 @@ def test_a_reader_needs_no_slot_where_the_user_maps(tmp_path, option):
     (tmp_path / "hosts").write_text("localhost slots=1\n")
     env = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts")}
     job = run_launcher("--readers", "1", option, "sh", "-c", "echo RUNS", env=env)
-    assert job.returncode == 0 and job.lines("RUNS") == ["", ""], job.output
+    assert job.lines("RUNS") == ["", ""], job.output
 
 
 @pytest.mark.commit
 def test_output_in_files(script, tmp_path):
-    job = run_launcher("-np", "2", "--output-filename", str(tmp_path / "out"), *script('say("rank", rank)'))
-    assert job.returncode == 0, job.output
+    run_launcher("-np", "2", "--output-filename", str(tmp_path / "out"), *script('say("rank", rank)'))
     texts = [path.read_text() for path in sorted((tmp_path / "out").rglob("*stdout*")) if path.is_file()]
     assert texts == ["rank 0\n", "rank 1\n"]
 
@@ -140,19 +128,18 @@ HVDATA = "import horovod_data as hvdata; hvdata.init()"
     (HVDATA, "os._exit(0)", {1}, "", ""),
 ])  # fmt: skip
 def test_one_rank_fails(script, before, end, statuses, said, others):
-    job = run_launcher("-np", "3", *script(FAILS.format(before=before, end=end, others=others)))
+    job = run_launcher("-np", "3", *script(FAILS.format(before=before, end=end, others=others)), status=None)
     assert job.returncode in statuses and said in job.output and job.seconds < 60, job.output
 
 
 def test_a_shell_script_may_have_its_program_run_by_ours(script):
     words = script(FAILS.format(before=MPI4PY, end="sys.exit(3)", others=""))
-    job = run_launcher("-np", "2", "sh", "-c", 'exec "$0" -m horovod_data.launcher.rank "$1"', *words)
-    assert job.returncode == 3 and job.seconds < 60, job.output
+    job = run_launcher("-np", "2", "sh", "-c", 'exec "$0" -m horovod_data.launcher.rank "$1"', *words, status=3)
+    assert job.seconds < 60, job.output
 
 
 def test_two_ranks_fail_and_the_first_one_counts(script):
-    job = run_launcher("-np", "3", *script("time.sleep(8 * rank)\nsys.exit(3 + rank)"))
-    assert job.returncode == 3, job.output
+    run_launcher("-np", "3", *script("time.sleep(8 * rank)\nsys.exit(3 + rank)"), status=3)
 
 
 @pytest.mark.parametrize("before", [
@@ -161,15 +148,13 @@ def test_two_ranks_fail_and_the_first_one_counts(script):
 def test_leaving_by_os_exit_is_no_error_outside_of_mpi(script, before):
     words = script(f"{before}\nif rank == 0:\n    os._exit(0)\ntime.sleep(3)\nsay('WENT ON', rank)")
     job = run_launcher("-np", "2", *words)
-    assert job.returncode == 0 and job.lines("WENT ON") == ["1"], job.output
+    assert job.lines("WENT ON") == ["1"], job.output
     assert "MPI_Finalize" not in job.output
 
 
 def test_a_program_that_is_asked_for_help_needs_no_init():
     job = run_launcher("-np", "2", sys.executable, str(PROGRAMS / "before_init.py"), "--help")
-    assert job.returncode == 0 and "usage: before_init.py" in job.output and "horovod_data: " not in job.output, (
-        job.output
-    )
+    assert "usage: before_init.py" in job.output and "horovod_data: " not in job.output, job.output
 
 
 @pytest.mark.parametrize("end, status", [("os._exit(0)", 0), ("sys.exit(3)", 3), ("raise ValueError('of a child')", 1)])
@@ -184,7 +169,7 @@ time.sleep(2)  # the child does not end the job
 say("CHILD", os.waitstatus_to_exitcode(ended))
 """)
     job = run_launcher("-np", "2", *words)
-    assert job.returncode == 0 and job.lines("CHILD") == [str(status)] * 2, job.output
+    assert job.lines("CHILD") == [str(status)] * 2, job.output
 
 
 @pytest.mark.parametrize("before, number, everybody", [
@@ -197,16 +182,14 @@ def test_signals_end_every_rank(script, before, number, everybody):
         job.wait_for("UP", times=3, timeout=100)
         job.send(number, everybody)
         assert job.finish(30) != 0, job.output
-        job.assert_gone()
 
 
 @pytest.mark.commit
 def test_a_killed_launcher_leaves_nobody(script):
-    with start_launcher("-np", "2", *script(f"{HVDATA}\nsay('UP')\ntime.sleep(1000)")) as job:
+    with start_launcher("-np", "2", *script(f"{HVDATA}\nsay('UP')\ntime.sleep(1000)"), left=30) as job:
         job.wait_for("UP", times=2, timeout=100)
         job.send(signal.SIGKILL)
         assert job.finish(30) != 0
-        job.assert_gone(30)
 
 
 # ---- The program runs as plain Python would run it.
@@ -230,7 +213,7 @@ def test_the_program_sees_what_plain_python_shows(tmp_path, words):
         (tmp_path / name).write_text(PROGRAM if name != "package/__init__.py" else "")
     plain = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     job = run_launcher("-np", "1", sys.executable, *words, cwd=tmp_path)
-    assert job.returncode == 0 and job.lines("RUNS") == [plain.removeprefix("RUNS").strip()], job.output
+    assert job.lines("RUNS") == [plain.removeprefix("RUNS").strip()], job.output
 
 
 @pytest.mark.parametrize("words", [[], ["-m"], ["-c"]], ids=repr)
@@ -258,4 +241,4 @@ if __name__ == "__main__":
         print("RUNS", pool.map(square, [1, 2]))
 """)
     job = run_launcher("-np", "1", *words)
-    assert job.returncode == 0 and job.lines("RUNS") == ["[1, 4]", "last 9"], job.output
+    assert job.lines("RUNS") == ["[1, 4]", "last 9"], job.output

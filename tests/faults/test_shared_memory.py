@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from jobs import run_program
+from launched import executable
 
 pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
@@ -81,7 +82,7 @@ say("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_arena
     ), line
 
 
-NAMESPACE = """#!/bin/sh
+NAMESPACE = """
 [ "$HVDATA_TEST_RANK" != 1 ] || exec unshare --user --map-current-user "$@"
 exec "$@"
 """
@@ -95,9 +96,7 @@ def test_a_rank_in_a_user_namespace_shares_it(tmp_path):
     """
     if subprocess.run(["unshare", "--user", "--map-current-user", "true"], capture_output=True).returncode:
         pytest.skip("this system makes no user namespaces")
-    wrapper = tmp_path / "namespace.sh"
-    wrapper.write_text(NAMESPACE)
-    wrapper.chmod(0o755)
+    wrapper = executable(tmp_path / "namespace.sh", NAMESPACE)
     job = run_program(EPOCH, 3, env={"HVDATA_TEST_PRELOAD": str(wrapper)})
     assert job.stdout[0] == f"arena {2 * ROWS} message 0\n", job.describe()
     assert "shared memory" not in "".join(job.stderr), job.describe()

@@ -196,7 +196,7 @@ def test_horovod_as_it_is(horovod, digits, text, ranks):  # noqa: F811
     """An error on every rank, before the first step."""
     horovod(patched=False)
     env = {"DIGITS_FOLDER": str(digits)}
-    job = run_job(ALL_WRITE.format(script=textwrap.indent(text, "    ")), ranks, env=env, timeout=100)
+    job = run_job(ALL_WRITE.format(script=textwrap.indent(text, "    ")), ranks, env=env, timeout=100, status=None)
     assert job.returncode != 0 and not any("compiled" in out for out in job.stdout), job.describe()
     for rank, text in enumerate(job.stderr):
         assert f"RuntimeError: [rank {rank} on " in text, job.describe()

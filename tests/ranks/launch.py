@@ -145,7 +145,7 @@ class RunningJob:
         """The findings of sanitizers in the ranks: see sanitized.py."""
         return sanitized.findings(self.directory)
 
-    def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
+    def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
         pid = self.pid(rank)
         if pid is None:
             raise AssertionError(f"rank {rank} has not started")
@@ -159,7 +159,7 @@ class RunningJob:
         self._stop_launchers()
         for rank in wanted:
             with contextlib.suppress(AssertionError, ProcessLookupError):
-                self.signal(rank, signal.SIGABRT)
+                self.kill_rank(rank, signal.SIGABRT)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(self.alive(rank) for rank in wanted):
             time.sleep(0.05)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from launched import executable
 
 from horovod_data.doctor import children, environment, findings, libraries, machine
 from horovod_data.doctor.children import Output
@@ -168,20 +169,15 @@ def test_horovods_variables(environ, level, text):
     assert found.level == level and text in (found.advice or found.value) and "READERS" not in found.value
 
 
-def program(path, text) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
 def test_launchers_in_path(tmp_path):
     def found():
         return environment.launcher_in_path({"PATH": str(tmp_path)}, OPEN_MPI)
 
     none = found()
     assert none.level == "error" and "put the bin folder of the MPI" in none.advice and OPEN_MPI in none.advice
-    program(tmp_path / "srun", "")
+    executable(tmp_path / "srun", "")
     assert found().level == "ok" and "srun is there" in found().value
-    program(tmp_path / "mpirun", "echo 'HYDRA build details: Version: 4.0.2'")
+    executable(tmp_path / "mpirun", "echo 'HYDRA build details: Version: 4.0.2'")
     assert found().value == f"{tmp_path}/mpirun (HYDRA build details: Version: 4.0.2)"
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched import ask_launcher
+from launched import ask_launcher, executable
 
 KUBERNETES = Path(__file__).parents[2] / "examples" / "kubernetes"
 
@@ -47,9 +47,7 @@ def test_the_launcher_of_each_example(tmp_path, read):
     container, hosts, slots = read()
     assert container["command"] == ["horovod-data-run"]
     (tmp_path / "hostfile").write_text("".join(f"{host} slots={slots}\n" for host in hosts))
-    mpirun = tmp_path / "mpirun"
-    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
-    mpirun.chmod(0o755)
+    mpirun = executable(tmp_path / "mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
     env = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")}
     done = ask_launcher("--mpirun", str(mpirun), "--dry-run", *container["args"], env=env)
     assert done.returncode == 0, done

@@ -6,6 +6,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from launched import executable
 
 from horovod_data.launcher import LaunchError
 from horovod_data.launcher.hosts import (
@@ -103,8 +104,7 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[1-3]", "SLURM_TASKS_PER
 def scontrol(monkeypatch, tmp_path):
     """A tool of Slurm that knows other names."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "scontrol").write_text('#!/bin/sh\n[ -z "$3" ] || for i in 1 2 3; do echo $1-$2-$i; done\n')
-    (tmp_path / "scontrol").chmod(0o755)
+    executable(tmp_path / "scontrol", '[ -z "$3" ] || for i in 1 2 3; do echo $1-$2-$i; done')
 
 
 def test_slurm(scontrol):

@@ -7,6 +7,7 @@ import sys
 import pytest
 from cluster import CPUS, ROOT
 from jobs import program
+from launched import executable
 from ranks.launch import open_mpi
 
 SCRIPTS = ROOT / "examples" / "slurm"
@@ -14,12 +15,10 @@ MPI_TYPE = "pmix" if open_mpi() else "pmi2"
 pytestmark = pytest.mark.limit(150)
 
 WHO = program("""
-def tell(*words):  # in one piece, because ranks share the output
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-dataset = hvdata.loader(range(8), batch="per_rank")
-tell("WHO", rank, size, "reads" if hvdata.is_reader() else "", "devices:", os.environ.get("CUDA_VISIBLE_DEVICES"))
+dataset = load(range(8))
+say("WHO", rank, size, "reads" if hvdata.is_reader() else "", "devices:", os.environ.get("CUDA_VISIBLE_DEVICES"))
 hvdata.serve()
-tell("GOT", sorted(int(x) for x in dataset))
+say("GOT", sorted(int(x) for x in dataset))
 """)
 
 
@@ -37,8 +36,7 @@ def begin(slurm, tmp_path):
     def begin(script, *arguments, **env):
         launcher = tmp_path / "bin" / "horovod-data-run"
         launcher.parent.mkdir(exist_ok=True)
-        launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m horovod_data.launcher "$@"\n')
-        launcher.chmod(0o755)
+        executable(launcher, f'exec {sys.executable} -m horovod_data.launcher "$@"')
         path = f"{launcher.parent}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
         env = {"PATH": path, "MPI_TYPE": MPI_TYPE, "CUDA_VISIBLE_DEVICES": "0", **env}
         return slurm.begin(script, *arguments, env=env, cwd=tmp_path)

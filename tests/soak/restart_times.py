@@ -57,10 +57,9 @@ def by_signal(folder: Path, name: str) -> list[float]:
     options = ["-np", "3", "--state", str(folder / "state"), "--max-restarts", "2", sys.executable]
     words = [*options, *restarted.write(folder), f"1:1:6:{name}", "0.1"]
     with start_launcher(*words, env={"HOROVOD_DATA_TIMEOUT": str(SILENT)}, cwd=folder) as job:
-        while not (folder / "killed.1").exists() or not (folder / "killed.1").read_text():
-            assert job.poll() is None, job.output
-            time.sleep(0.01)
-        return watched(job, float((folder / "killed.1").read_text()), folder)
+        killed = folder / "killed.1"
+        job.wait_until(lambda: killed.exists() and bool(killed.read_text()), f"no rank has got {name}")
+        return watched(job, float(killed.read_text()), folder)
 
 
 def cut_off(folder: Path) -> list[float]:
@@ -69,9 +68,7 @@ def cut_off(folder: Path) -> list[float]:
         options = ["-np", "4", "--min-np", "3", "-H", hosts, "--state", str(folder / "state"), "--max-restarts", "2"]
         words = [*options, sys.executable, *restarted.write(folder), "", "0.2"]
         with start_launcher(*words, cwd=folder, bed=bed) as job:
-            while 6 not in restarted.trained(folder).get(1, {}):
-                assert job.poll() is None, job.output
-                time.sleep(0.05)
+            job.wait_until(lambda: 6 in restarted.trained(folder).get(1, {}), "no rank has made step 6")
             bed.cut(2)
             return watched(job, time.time(), folder)
 
