@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from bed import Bed
-from endless import PLACES, READER, cut_for_good, wait_for
+from endless import PLACES, cut_for_good
 from jobs import program
 from oracle import cached_epoch, deliver, permuted
-from over_hosts import assert_ends_soon, start_over
+from over_hosts import start_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.limit(180)]
 
@@ -189,14 +189,3 @@ def start(bed):
 def test_a_host_is_cut_off_in_epoch_2():
     with Bed(2) as bed, start(bed) as job:
         cut_for_good(job, bed, "epoch 2 step 10.")
-
-
-@pytest.mark.parametrize("process, name", [(0, "rank 0 on {0}"), (READER, "reader 0 on {1}")], ids=["trains", "reads"])
-def test_a_killed_keeper(process, name):
-    with Bed(2) as bed:
-        with start(bed) as job:
-            wait_for(job, "epoch 2 step 10.")
-            job.kill_rank(process)
-            assert_ends_soon(job, bed)
-        lost = name.format(*bed.names)
-        assert any(lost in err and "has died" in err for err in job.stderr), job.describe()

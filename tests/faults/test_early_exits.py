@@ -27,18 +27,17 @@ for x in train(lambda: tf.data.Dataset.range(40), schedule="dynamic"):
 """
 
 
-@pytest.mark.parametrize("before, init", FIRST)
-def test_a_trainer_is_done_first(before, init):
-    job = run_program(DYNAMIC, 3, before=before, init=init)
+ENDS = ["hvd.shutdown()", "hvdata.shutdown(); hvd.shutdown()", "sys.exit(0)"]
+
+
+@pytest.mark.parametrize("before, init, end", [
+    *(pytest.param(*first.values, "", marks=first.marks, id=first.id) for first in FIRST),
+    *(pytest.param(HVD, INIT % "", end, marks=pytest.mark.horovod, id=end) for end in ENDS),
+])  # fmt: skip
+def test_a_trainer_is_done_first(before, init, end):
+    job = run_program(DYNAMIC + end, 3, before=before, init=init)
     assert sorted(int(line) for out in job.stdout for line in out.split()) == list(range(40)), job.describe()
     assert all(len(job.stdout[rank].split()) > 1 for rank in (0, 2)), job.describe()
-
-
-@pytest.mark.horovod
-@pytest.mark.parametrize("end", ["hvd.shutdown()", "hvdata.shutdown(); hvd.shutdown()", "sys.exit(0)"])
-def test_a_trainer_shuts_down_first(end):
-    job = run_program(DYNAMIC + end, 3, before=HVD)
-    assert sorted(int(line) for out in job.stdout for line in out.split()) == list(range(40)), job.describe()
 
 
 @pytest.mark.parametrize("before, init", FIRST)

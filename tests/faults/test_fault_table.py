@@ -134,14 +134,51 @@ def test_a_rank_that_ends_before_init(np, end):
     assert "came through init()" not in job.output
 
 
-def test_the_time_limit_holds_in_mpi_init():
-    """No rank can know whether a rank that is late will come."""
-    late = "if os.environ['HVDATA_TEST_RANK'] == '1': time.sleep(600)"
+@pytest.mark.parametrize("mpi, late", [("", 600), ("from mpi4py import MPI\n", 20)], ids=["before MPI", "after MPI"])
+def test_a_rank_that_never_calls_init(mpi, late):
+    """No rank can know whether a rank that is late will come. The time limit holds in MPI_Init, too."""
+    before = f"{mpi}if os.environ['HVDATA_TEST_RANK'] == '1': time.sleep({late}); sys.exit()"
     env = {"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"}
-    job = run_program("", 2, before=late, env=env, status=1)
+    job = run_program("", 2, before=before, env=env, status=1)
     missing = r"not all of the 2 processes have called horovod_data\.init\(\)"
     job.assert_said(rf"horovod_data: \[rank 0 on {HOST}\] waiting in init\(\) for \d+ s: {missing}", 0)
     job.assert_said(rf"\[rank 0 on {HOST}\] After \d+ s {missing}", 0)
+
+
+INTERRUPTED_FIT = """
+size, kib = int(os.environ["HVDATA_TEST_TRAINERS"]), float(os.environ["HVDATA_TEST_KIB"])
+BATCH = 4
+
+def examples():
+    x = np.ones([10 * BATCH * size, int(kib * 256) // BATCH], np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(BATCH)
+
+ds = train(examples, verify=True)
+hvdata.serve()
+
+class Interrupt(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 3 and rank == int(sys.argv[1]):
+            now("FAULT")
+            os.kill(os.getpid(), signal.SIGINT)
+
+class Count(tf.keras.callbacks.Callback):
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(int(kib * 256) // BATCH,))])
+model.compile("sgd", "mse")
+try:
+    model.fit(ds, epochs=1, verbose=0, callbacks=[Interrupt()])
+    say("FIT to its end")
+except KeyboardInterrupt:
+    say("FIT interrupted")
+count = Count()
+model.fit(ds, epochs=2, verbose=0, callbacks=[count])
+say("AGAIN", count.steps)
+"""
 
 
 @pytest.mark.commit("2-embedded-message-rank 1")
@@ -157,7 +194,7 @@ def test_the_time_limit_holds_in_mpi_init():
 )
 def test_fit_again_after_an_interrupt(where, who, tried):
     """The interrupt comes on the rank that reads, or on another rank."""
-    job = tried.run(PROGRAMS / "interrupted_fit.py", where, str(who))
+    job = tried.run(program(INTERRUPTED_FIT), where, str(who))
     for rank in range(where.trainers):
         fit, again = (line for line in job.stdout[rank].splitlines() if line.startswith(("FIT", "AGAIN")))
         assert fit == ("FIT interrupted" if rank == who else "FIT to its end"), job.describe()

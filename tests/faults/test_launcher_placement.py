@@ -7,10 +7,8 @@ networks of their own.
 
 import os
 import subprocess
-import sys
 
 import pytest
-from jobs import program
 from launched import executable, run_launcher
 
 AGENT = """
@@ -70,21 +68,3 @@ def test_who_runs_where(by_name, tmp_path, words, runs, sees):
     assert shown == [" ".join([line, *sees.split(), "of the launcher"]) for line in runs], job.output
     if "-p" in words:
         assert "WITH -p 2222" in job.output and "WITH -i /my/key" in job.output, job.output
-
-
-TRAINS = """
-import socket
-dataset = load(range(6))
-if not hvdata.is_trainer():
-    say("READS", socket.gethostname())
-hvdata.serve()
-say("GOT", socket.gethostname(), sorted(int(x) for x in dataset))
-"""
-
-
-@pytest.mark.commit
-def test_a_job_over_hosts(by_name, tmp_path):
-    (tmp_path / "train.py").write_text(program(TRAINS))
-    words = ["-H", "ha:2,hb:1", "--readers", "1", "--reader-hosts", "hc", sys.executable, str(tmp_path / "train.py")]
-    job = run_launcher(*words, env=by_name, timeout=80)
-    assert job.lines("READS") == ["hc"] and job.lines("GOT") == ["ha [0, 3]", "ha [1, 4]", "hb [2, 5]"], job.output

@@ -115,12 +115,6 @@ def test_a_programs_error_is_restarted_once_at_the_same_step(words):
     assert "The program has failed twice after epoch 0, step 5 (set-00000001): no restart" in job.output, job.output
 
 
-def test_the_limit_of_restarts(words):
-    job = run_launcher(*words("if rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(100)", restarts=1), status=None)
-    assert job.returncode in (137, 9) and len(AGAIN.findall(job.output)) == 1, job.output
-    assert "There were 1 restarts within 3600 s" in job.output, job.output
-
-
 SAVES = "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(int(os.environ['HOROVOD_DATA_LEAVE_STATUS'])))"
 
 
@@ -135,13 +129,6 @@ def test_a_signal_asks_the_ranks_to_leave(words, number):
         assert job.finish(30) == 75, job.output
     assert f"horovod-data-run: {number.name}: the ranks are to save and leave" in job.output
     assert not AGAIN.search(job.output)
-
-
-def test_a_rank_that_has_no_handler_yet_gets_the_signal_again(words):
-    with start_launcher(*words(f"say('UP')\ntime.sleep(3)\n{SAVES}\ntime.sleep(100)")) as job:
-        job.wait_for("UP", times=2)
-        job.send(signal.SIGUSR1)
-        assert job.finish(40) == 75, job.output
 
 
 def test_ranks_that_do_not_leave_are_ended(words):

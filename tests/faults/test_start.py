@@ -14,6 +14,7 @@ from ranks.launch import open_mpi
 pytestmark = pytest.mark.limit(150)
 
 HOROVODRUN = shutil.which("horovodrun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+OTHER_MPI = f"/usr/lib/x86_64-linux-gnu/{'libmpich.so.12' if open_mpi() else 'libmpi.so.40'}"
 OTHER_MPIRUN = shutil.which("mpirun.mpich" if open_mpi() else "mpirun.openmpi")
 HVD = "import horovod.tensorflow as hvd; hvd.init()"
 # Every rank prints what init() raised. An uncaught error would end the job before the last rank has printed its own.
@@ -35,6 +36,10 @@ def case(name, said, before="", arguments="", np=2, needs=(), **more):
 
 
 theirs = "`horovodrun --mpi -np 2 python train.py` or " if open_mpi() else ""
+USELESS = (
+    r"HOROVOD_DATA_TIMELINE='{}' is no file that reader 0 can write \(rank 0 on \S+\): {}\."
+    ".*Name a file in a folder that exists on that host"
+)
 CASES = [
     case("gloo", r"RuntimeError: This job of 2 processes was started by horovodrun with Gloo \(HOROVOD_CONTROLLER=gloo\): "
          rf".* Start it with {theirs}`mpirun -np 2 python train.py`", launcher=f"{HOROVODRUN} --gloo",
@@ -55,6 +60,16 @@ CASES = [
     # One rank would wait in an exchange that the other rank knows nothing of.
     case("audit disagrees", r"The ranks disagree about HOROVOD_DATA_AUDIT: False on rank 0 \(host \S+\); True on rank 1",
          before="if os.environ['HVDATA_TEST_RANK'] == '1': os.environ['HOROVOD_DATA_AUDIT'] = '1'"),
+    # The rank with Horovod would wait for the other rank in Horovod's start.
+    case("horovod disagrees", r"The ranks disagree about Horovod: not imported on rank 0 \(.*\); horovod.tensorflow not initialised on "
+         r"rank 1 .* import the same module before init\(\)", before="if os.environ['HVDATA_TEST_RANK'] == '1': import horovod.tensorflow",
+         tensorflow=False, needs=needs_horovod),
+    case("two MPIs", "RuntimeError: This process has loaded 2 MPI libraries: .*Each of them sees a job of its own", np=1,
+         before=f"import ctypes; ctypes.CDLL({OTHER_MPI!r})", needs=pytest.mark.skipif(not os.path.exists(OTHER_MPI), reason="needs another MPI")),
+    case("no timeline", USELESS.format("/no/trace.json", "No such file or directory"), env={"HOROVOD_DATA_TIMELINE": "/no/trace.json"}),
+    case("a folder for a timeline", USELESS.format("/", "Is a directory"), env={"HOROVOD_DATA_TIMELINE": "/"}),
+    case("one timeline", "HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, '/tmp/x.json'. Give each its own.",
+         env={"HOROVOD_DATA_TIMELINE": "/tmp/x.json", "HOROVOD_TIMELINE": "/tmp/x.json"}),
     case("comm is a list", r"TypeError: comm must be an mpi4py intracommunicator, not \[0, 1\]", arguments="comm=[0, 1]"),
     case("comm is null", "(Type|Value)Error: comm ", before="from mpi4py import MPI", arguments="comm=MPI.COMM_NULL"),
     case("horovod counts a reader", r"RuntimeError: \[.*\] reader 0 on \S+ is a dedicated reader, but Horovod counts it: hvd.init\(\) "
@@ -73,30 +88,9 @@ def test_a_start_that_cannot_work(before, arguments, np, said, more):
     job.assert_said(said, *range(np))
 
 
-def test_two_mpi_libraries():
-    from horovod_data.native import loader
-
-    loader.load_core()
-    ours = loader.mpi_libraries()
-    theirs = [path for path in ("/usr/lib/x86_64-linux-gnu/libmpi.so.40", "/usr/lib/x86_64-linux-gnu/libmpich.so.12")
-              if os.path.exists(path) and os.path.realpath(path) not in ours]  # fmt: skip
-    if not theirs:
-        pytest.skip("needs a second MPI library")
-    job = run_program("", 1, before=f"import ctypes; ctypes.CDLL({theirs[0]!r})", init=CAUGHT % "")
-    job.assert_said("RuntimeError: This process has loaded 2 MPI libraries: .*Each of them sees a job of its own")
-
-
 def test_a_disagreement_that_nobody_catches_ends_the_job():
     job = run_program("", 2, init="hvdata.init(readers=int(os.environ['HVDATA_TEST_RANK']) % 2)", status=1)
     job.assert_said("The ranks disagree about readers")
-
-
-def test_a_rank_that_never_calls_init():
-    before = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: time.sleep(20); sys.exit()"
-    env = {"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"}
-    job = run_program("", 2, before=before, init=CAUGHT % "", env=env, status=None)
-    job.assert_said(r"horovod_data: \[rank 1 on \S+\] After \d+ s not all of the 2 processes have called", 1)
-    job.assert_said(r"\[rank 1 on \S+\] waiting in init\(\) for \d+ s: not all of the 2 processes", 1)
 
 
 @pytest.mark.commit

@@ -3,7 +3,6 @@
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -160,30 +159,6 @@ def test_a_killed_job_leaves_a_timeline(tmp_path, victims):
     for rank in range(2):
         steps = {event["args"]["step"] for event in tracing.phases(events, rank, "trainer")}
         assert steps >= set(range(25)), job.describe()
-
-
-@pytest.mark.limit(100)
-@pytest.mark.parametrize("name, says", [("no/trace.json", "No such file or directory"), (".", "Is a directory")])
-def test_a_useless_name_is_an_error_of_init(tmp_path, name, says):
-    path = str(tmp_path / name)
-    job = run_program("say('began')", 2, env={"HOROVOD_DATA_TIMELINE": path}, status=None)
-    assert job.returncode not in (0, None) and "began" not in "".join(job.stdout), job.describe()
-    where = f"rank 0 on {os.uname().nodename}"
-    # On all ranks, except one that the end of the first has met before.
-    job.assert_said(re.escape(f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): {says}.")
-                    + ".*Name a file in a folder that exists on that host")  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.limit(100)
-def test_one_file_for_two_timelines_is_an_error_of_init(tmp_path):
-    path = str(tmp_path / "trace.json")
-    env = {"HOROVOD_DATA_TIMELINE": path, "HOROVOD_TIMELINE": path}
-    job = run_program("", 2, env=env, status=None)
-    assert job.returncode not in (0, None), job.describe()
-    job.assert_said(
-        re.escape(f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}. Give each its own.")
-    )
 
 
 ALLREDUCES = """

@@ -108,22 +108,6 @@ def test_tensorflow_is_imported_after_init_for_an_audit():
 
 
 @pytest.mark.horovod
-def test_ranks_that_have_imported_horovod_and_ranks_that_have_not():
-    """init() refuses. Otherwise the rank with Horovod would wait for the other rank in Horovod's start."""
-    init = """
-if os.environ["HVDATA_TEST_RANK"] == "1":
-    import horovod.tensorflow
-try:
-    hvdata.init()
-except RuntimeError as error:
-    say(error)
-"""
-    job = run_program("", 2, init=init, tensorflow=False)
-    said = r"The ranks disagree about Horovod: not imported on rank 0 \(.*\); horovod.tensorflow not initialised on rank 1 .* "
-    job.assert_said(said + r"import the same module before init\(\)", 0, 1)
-
-
-@pytest.mark.horovod
 def test_horovod_is_imported_after_init():
     """horovod_data refuses. Horovod's own init() would wait for a dedicated reader that does not call it."""
     body = """

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from heap import in_use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -263,22 +262,6 @@ def test_ragged_and_sparse_rows():
     assert sorted(batch.tolist() for batch in batches) == [[[1], [0]], [[3, 3, 3], [2, 2, 0]]]
 
 
-class Allocated(ctypes.Structure):
-    """What glibc's mallinfo2() returns."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t) for name in "arena ordblks smblks hblks mapped usmblks fsmblks used free keep".split()
-    ]
-
-
-def allocated():
-    """The bytes that this process has allocated. A tensor of 256 KiB or more may lie elsewhere."""
-    information = ctypes.CDLL(None).mallinfo2
-    information.restype = Allocated
-    now = information()
-    return now.mapped + now.used
-
-
 @pytest.mark.parametrize("how", [{"max_cost": 8.0}, {"batch_size": 8}])
 def test_one_window_is_in_memory(how):
     """The next window is collected when the last batch of a window has left."""
@@ -296,11 +279,11 @@ def test_one_window_is_in_memory(how):
     dataset = rows.apply(even_batches(lambda x: 1.0, ranks=2, window=window, **how))
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False  # batches ahead of the program
-    before, most, seen = allocated(), 0, []
+    before, most, seen = in_use(), 0, []
     for number, batch in enumerate(dataset.with_options(options)):
         seen += batch[:, 0].numpy().tolist()
         assert pulled[0] <= (number * 8 // window + 1) * window + 16, "rows of the next window"
-        most = max(most, allocated() - before)
+        most = max(most, in_use() - before)
     assert sorted(seen) == list(range(4 * window))
     assert most < 1.4 * 4 * window * length, f"{most / (4 * window * length):.2f} windows"
 

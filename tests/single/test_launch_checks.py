@@ -2,11 +2,12 @@
 """Errors of a job that was started in a way that can't work, and settings of the environment."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
 
-from horovod_data.job import launch_checks, settings
+from horovod_data.job import handshake, launch_checks, settings
 
 OPEN_MPI, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
 GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "HOROVOD_RANK": "0"}
@@ -202,3 +203,16 @@ def test_an_attempt_has_its_own_timeline(attempt, timeline):
 
 def test_a_time_limit_may_be_short():
     assert settings.read_settings({"HOROVOD_DATA_TIMEOUT": "1e-9"}).timeout_seconds == 1e-9
+
+
+# ---- A wait in init().
+
+
+def test_a_process_that_was_delayed_reports_first_that_it_waits(capsys):
+    """Both the stall time and the limit are over at its first look."""
+    short = settings.read_settings({"HOROVOD_DATA_STALL_SECONDS": "0.1", "HOROVOD_DATA_TIMEOUT": "0.1"})
+    wait = handshake.Wait("rank 0 on node0", 2, short)
+    time.sleep(0.2)
+    with pytest.raises(TimeoutError, match=r"\[rank 0 on node0\] After 0 s not all of the 2 processes have called"):
+        wait.look()
+    assert "[rank 0 on node0] waiting in init() for 0 s: not all of the 2 processes" in capsys.readouterr().err

@@ -37,19 +37,9 @@ def outer(tmp_path):
         (tmp_path / "mpi" / "test_it.py").write_text(PRELUDE + text)
         (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n" + "".join(f"  {mark}: .\n" for mark in MARKS))
         env = {**os.environ, "PYTHONPATH": str(TESTS), "HVDATA_TEST_LIMIT": ""}
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-rA",
-            "-p",
-            "no:cacheprovider",
-            "--basetemp",
-            str(tmp_path / "base"),
-        ]
-        done = subprocess.run(
-            [*command, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=170
-        )
+        options = ["-rA", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "base"), *arguments]
+        command = [sys.executable, "-m", "pytest", *options]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=170)
         return done.stdout + done.stderr, done.returncode
 
     return run
