@@ -60,7 +60,7 @@ def audited(loader, streams, rows):
         pass
     report = audit.report()
     if rank == 0:
-        print(f"\n{loader.__doc__}\n\n{report}\n\n{report.picture()}")
+        print(f"\n{loader.__doc__}\n\n{report}")
     return report
 
 

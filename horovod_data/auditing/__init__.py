@@ -5,5 +5,5 @@
   `datasets`.
 - The wrapper gives each element to the `record`, which keeps the keys of its rows (`rows`, `keys`).
 - At the end of an epoch a thread of the record sends each key to one rank (`exchange`), which compares the keys with the
-  `reference` (`counting`). All ranks make the `report` together (`settle`), with a `picture`.
+  `reference` (`counting`). All ranks make the `report` together (`settle`).
 """

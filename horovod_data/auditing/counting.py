@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import operator
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
@@ -15,27 +14,8 @@ from .keys import INTEGER, PARTS, part_of
 
 Array = Any
 
-BUCKETS = 64  # of rows in the picture
-LINES = 64  # of ranks in the picture; if there are more ranks, several share a line
 _MOST_EXAMPLES = 4  # of each kind
 _CELLS = 1 << 19  # the most rows x ranks that are counted at a time
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """The horizontal axis of the picture: where a row stands in it.
-
-    "number": by its key, from `first` to `last`. "reference": by its place in the reference, which has `last` + 1 rows.
-    "hash": by the digest that is its key.
-    """
-
-    kind: str
-    first: int = 0
-    last: int = 0
-
-    @property
-    def buckets(self) -> int:
-        return BUCKETS if self.kind == "hash" else max(1, min(BUCKETS, self.last - self.first + 1))
 
 
 class Counts(NamedTuple):
@@ -45,9 +25,6 @@ class Counts(NamedTuple):
     sums: Array
     own: Array  # int64 [ranks]: different rows that each rank saw
     pairs: Array  # int64 [ranks, ranks]: rows that both saw; on the diagonal: rows that this rank saw more than once
-    deliveries: Array  # int64 [lines, buckets]
-    rows: Array  # int64 [buckets]: different rows that are known
-    seen: Array  # int64 [buckets]: different known rows that the job saw
     times: Any  # Counter of how often seen: number of different rows
     strange: Any  # the same Counter, only for rows that the reference does not have
     # The first examples of three kinds, each uint64 [examples, 4]: the two words of a key, its place in the reference,
@@ -57,7 +34,7 @@ class Counts(NamedTuple):
     unknown: Array
 
 
-ARRAYS, EXAMPLES = 6, 3  # the first fields of Counts are arrays that are added up, and the last fields are examples
+ARRAYS, EXAMPLES = 3, 3  # the first fields of Counts are arrays that are added up, and the last fields are examples
 
 
 def total(counts: Iterable[Counts]) -> Counts:
@@ -70,7 +47,7 @@ def total(counts: Iterable[Counts]) -> Counts:
     return functools.reduce(add, counts)
 
 
-def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
+def count(received: Sequence[Array], reference: Optional[Array]) -> Counts:
     """Counts the keys that each rank has sent. All keys are in the order of in_parts().
 
     Counting takes many times the memory of the keys, so it is done for a slice of the keys at a time.
@@ -78,17 +55,16 @@ def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> 
     Args:
       received: for each rank r, uint64 [rows, 2]: the keys of the rows that rank r saw, each key as often as it saw it.
       reference: uint64 [rows, 3]: the expected keys, and their places in the reference.
-      axis: the axis of the picture.
     """
     tables, ranks = [*received, *([reference] if reference is not None else [])], len(received)
     slices_less_1 = sum(map(len, tables)) // max(1, _CELLS // ranks)
     edges = np.linspace(0, PARTS, 2 + slices_less_1).astype(np.int64)  # the first part of each slice
     cuts = list(zip(*(np.searchsorted(part_of(table), edges) for table in tables)))
     slices = ([table[a:b] for table, a, b in zip(tables, *ends)] for ends in zip(cuts, cuts[1:]))
-    return total(_count(pieces[:ranks], pieces[ranks] if reference is not None else None, axis) for pieces in slices)
+    return total(_count(pieces[:ranks], pieces[ranks] if reference is not None else None) for pieces in slices)
 
 
-def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
+def _count(received: Sequence[Array], reference: Optional[Array]) -> Counts:
     ranks = len(received)
     # The reference is treated as an additional rank, so one sort joins all keys.
     tables = [*received, *([reference[:, :2]] if reference is not None else [])]
@@ -116,19 +92,11 @@ def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) ->
     pairs = (shared.T @ shared).astype(np.int64)
     np.fill_diagonal(pairs, (by_rank > 1).sum(axis=0))
 
-    bucket = _buckets(keys, places, axis)
-    drawn = ~unknown | (axis.kind != "reference")  # unknown rows have no place in the reference
-    lines = min(ranks, LINES)
-    cells = bucket[drawn][:, None] + np.arange(ranks) * lines // ranks * axis.buckets
-    deliveries = np.bincount(cells.ravel(), by_rank[drawn].ravel(), minlength=lines * axis.buckets)
     rows = np.column_stack([keys, places, seen.astype(np.uint64)])
     return Counts(
         sums=np.array([np.maximum(wanted - seen, 0).sum(), np.maximum(surplus, 0).sum()], np.int64),
         own=saw.sum(axis=0),
         pairs=pairs,
-        deliveries=deliveries.astype(np.int64).reshape(lines, axis.buckets),
-        rows=np.bincount(bucket[drawn], minlength=axis.buckets),
-        seen=np.bincount(bucket[drawn & (seen > 0)], minlength=axis.buckets),
         times=_times(seen[seen > 0]),
         strange=_times(seen[unknown]),
         never=_first_of([rows[(seen == 0) & (wanted > 0)]]),
@@ -140,20 +108,6 @@ def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) ->
 def _times(seen: Array) -> collections.Counter[int]:
     times, rows = np.unique(seen, return_counts=True)
     return collections.Counter(dict(zip(times.tolist(), rows.tolist())))
-
-
-def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
-    """int64 [keys]: the bucket of each key."""
-    if axis.kind == "hash":
-        return (keys[:, 0] >> np.uint64(58)).astype(np.int64)  # BUCKETS is 2^6
-    at, span = places, axis.last - axis.first + 1
-    if axis.kind == "number":
-        at = keys[:, 1] - np.uint64(axis.first % (1 << 64))  # wraps around below 0, which is right here
-    if span < 1 << 50:
-        found = at.astype(np.int64) * axis.buckets // span
-    else:
-        found = (at.astype(np.float64) / span * axis.buckets).astype(np.int64)
-    return np.clip(found, 0, axis.buckets - 1)
 
 
 def _first_of(tables: Sequence[Array]) -> Array:

@@ -120,14 +120,6 @@ def _check_number(element: Any, keys: int) -> None:
 # ---- The content of keys.
 
 
-def integer_range(words: Array) -> Optional[tuple[int, int]]:
-    """The least and the largest key, if all keys are signed whole numbers. None: some are not, or there are no keys."""
-    if not len(words) or not (words[:, 0] == INTEGER).all():
-        return None
-    values = words[:, 1].view(np.int64)
-    return int(values.min()), int(values.max())
-
-
 def shown(word0: int, word1: int) -> Union[int, str]:
     """The number in a key, or the first 8 digits of a digest."""
     word0, word1 = int(word0), int(word1)  # NumPy 2 refuses to subtract 1 << 64 from its own numbers

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Iterator, NamedTuple, Optional, Sequence, Union
 
 from ..errors import aligned, counted
-from . import picture
 
 _MOST_TIMES = 5  # numbers of times up to this limit have a line of their own
 _MOST_TOLD = 4  # ranks or pairs of ranks in a sentence
@@ -72,7 +71,6 @@ class Report:
     times_unknown: dict[int, int] = dataclasses.field(default_factory=dict)
     left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader: by break, end_epoch() or report()
     errors: dict[int, str] = dataclasses.field(default_factory=dict)  # the error that ended the epoch, by rank
-    raster: Any = None  # picture.Raster
 
     @property
     def ranks(self) -> int:
@@ -136,10 +134,6 @@ class Report:
         lines = [f"{self.name}, epoch {self.epoch}: {self.verdict}.", *self._table(), "", *self._by_rank()]
         lines += [sentence if sentence.endswith((".", "!", "?")) else f"{sentence}." for sentence in self._sentences()]
         return "\n".join(lines)
-
-    def picture(self) -> str:
-        """The rows over the ranks as text for a terminal: a line for each rank, and a line for all together. Local."""
-        return picture.text(self.raster)
 
     def _table(self) -> list[str]:
         known = self._of_reference()

@@ -8,10 +8,9 @@ from typing import Any, Optional, Sequence, Union
 
 import numpy as np
 
-from .counting import ARRAYS, Axis, Counts, count, positions, total
+from .counting import ARRAYS, Counts, count, positions, total
 from .exchange import Exchange
-from .keys import in_parts, integer_range, shown
-from .picture import Raster
+from .keys import in_parts, shown
 from .record import Epoch
 from .reference import Reference
 from .report import Example, Report, Seen
@@ -20,21 +19,18 @@ from .report import Example, Report, Seen
 def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: bool) -> Report:
     """Returns the report, the same on every rank. Collective. Raises the errors of Exchange."""
     words = epoch.words()
-    tables = [words] if reference.part is None else [words, reference.part]
     heads = exchange.allgather(
         {
             "steps": epoch.steps,
             "rows": epoch.rows,
-            "ranges": [integer_range(table) for table in tables if len(table)],
             "error": epoch.error,
             "left": not epoch.whole,
         }
     )
-    axis = _axis([one for head in heads for one in head["ranges"]], reference)
     order, rows = in_parts(words, exchange.size)
     sorted_words = words[order]
     del order  # frees 8 bytes for each row
-    found = _of_all_ranks(exchange, count(exchange.alltoall(sorted_words, rows), reference.part, axis))
+    found = _of_all_ranks(exchange, count(exchange.alltoall(sorted_words, rows), reference.part))
 
     never, repeated, strange = (each.tolist() for each in (found.never, found.repeated, found.unknown))
     # For each example, the places where this rank saw it, and the text of its key. Rank 0 has the reference's texts.
@@ -47,9 +43,6 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
     missing, repeats = found.sums.tolist()
     if reference.part is None and reference.rows is not None:
         missing, unknown = max(0, reference.rows - distinct), max(0, distinct - reference.rows)
-        if axis == Axis("number", 0, reference.rows - 1):
-            ends = -(-np.arange(axis.buckets + 1) * reference.rows // axis.buckets)
-            found = found._replace(rows=np.diff(ends))
     known = reference.rows is not None
     return Report(
         name=exchange.label,
@@ -70,18 +63,7 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
         never_seen=tuple(examples[: len(never)]),
         seen_again=tuple(seen[: len(repeated)]),
         not_in_reference=tuple(seen[len(repeated) :]) if known else (),
-        raster=Raster(exchange.size, found.deliveries, found.rows, found.seen, axis),
     )
-
-
-def _axis(ranges: list[Any], reference: Reference) -> Axis:
-    by_key = reference.part is not None
-    if ranges and None not in ranges:
-        first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
-        if not by_key and reference.rows and 0 <= first and last < reference.rows:
-            return Axis("number", 0, reference.rows - 1)  # the keys are probably the numbers from 0 to rows - 1
-        return Axis("number", first, last)
-    return Axis("reference", 0, reference.rows - 1) if by_key and reference.rows else Axis("hash")
 
 
 def _of_all_ranks(exchange: Exchange, mine: Counts) -> Counts:

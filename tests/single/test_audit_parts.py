@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an audit, in one process: counting, the record of an epoch, the report's texts, the picture.
+"""The parts of an audit, in one process: counting, the record of an epoch, the report's texts.
 
 Keys are in test_audit_keys.py.
 """
@@ -10,8 +10,7 @@ import itertools
 import numpy as np
 import pytest
 
-from horovod_data.auditing import counting, keys, picture, record
-from horovod_data.auditing.counting import Axis
+from horovod_data.auditing import counting, keys, record
 from horovod_data.auditing.iterables import audited_iterable
 from horovod_data.auditing.record import Epoch, Recorder
 from horovod_data.auditing.report import Example, Report, Seen, share
@@ -62,36 +61,17 @@ def test_counting(seed, monkeypatch):
         for _ in range(random.integers(1, 6))
     ]
     reference = random.integers(0, 40, 50).tolist() if seed % 3 else None
-    found = counting.count([in_parts(words(one)) for one in received], table(reference), Axis("number", -5, 40))
+    found = counting.count([in_parts(words(one)) for one in received], table(reference))
     wanted = obvious(received, reference)
     assert found.times == wanted["times"] and found.own.tolist() == wanted["own"]
     assert found.sums.tolist() == [wanted["never"], wanted["repeats"]]
     assert (sum(found.times.values()), sum(found.strange.values())) == (wanted["distinct"], wanted["unknown"])
     pairs = {(a, b): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs)).tolist()}
     assert pairs == wanted["pairs"]
-    assert found.deliveries.sum() == sum(map(len, received))
     for word0, word1, _, times in found.repeated:
         assert sum(one.count(keys.shown(word0, word1)) for one in received) == times
     for word0, word1, *_ in found.never:
         assert keys.shown(word0, word1) in set(reference) - set(itertools.chain(*received))
-
-
-def test_many_ranks_share_lines():
-    received = [words(np.arange(rank * 10, rank * 10 + 10)) for rank in range(130)]
-    axis = Axis("number", 0, 1299)
-    found = counting.count(received, None, axis)
-    assert found.deliveries.shape == (64, 64) and found.deliveries.sum() == 1300
-    drawn = picture.Raster(130, found.deliveries, found.rows, found.seen, axis)
-    labels = [drawn.label(line) for line in range(64)]
-    assert labels[:2] == ["ranks 0-2", "ranks 3-4"] and labels[-1] == "ranks 128-129"
-    for rank, line in ((0, 0), (2, 0), (3, 1), (129, 63)):
-        assert found.deliveries[line, (rank * 10) * 64 // 1300] > 0
-
-
-@pytest.mark.parametrize("first, last", [(-(2**63), 2**63 - 1), (2**62, 2**62 + 3), (-4, 5)])
-def test_buckets_of_any_numbers(first, last):
-    found = counting.count([words([first, last])], None, Axis("number", first, last))
-    assert found.rows[0] == 1 and found.rows[-1] == 1 and found.rows.sum() == 2
 
 
 # ---- The record.
@@ -290,8 +270,7 @@ def test_an_epoch_after_the_end_has_no_report(recorder):
 
 def report(received, reference=None, **more):
     """The report of a job whose ranks saw these numbers in one step each, without the exchange."""
-    axis = Axis("number", 0, 99)
-    found = counting.count([words(one) for one in received], table(reference), axis)
+    found = counting.count([words(one) for one in received], table(reference))
     known = reference is not None
     values = dict(
         name="audit 1",
@@ -307,7 +286,6 @@ def report(received, reference=None, **more):
         times_unknown=found.strange,
         pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
         by_content=False,
-        raster=picture.Raster(len(received), found.deliveries, found.rows, found.seen, axis),
     )
     return Report(**{**values, **more})
 
@@ -383,18 +361,6 @@ def test_half_of_the_rows_are_not_always_sharded_twice(received, more):
     (0, 0, "0.0 %")])  # fmt: skip
 def test_shares(part, whole, text):
     assert share(part, whole) == text
-
-
-# ---- The picture.
-
-
-def test_text_picture():
-    one = report([range(0, 50), [*range(50, 75), *range(50, 75)], range(0, 100, 10)], range(100))
-    rank0, rank1, rank2, everybody, legend = one.picture().splitlines()
-    assert rank0 == "rank 0 |" + "█" * 32 + " " * 32 + "|"
-    assert rank1 == "rank 1 |" + " " * 32 + "2" * 16 + " " * 16 + "|"
-    assert rank2.count(" ") > 40 and everybody[8:56].strip("█123") == "" and everybody[56:-1].count(" ") > 8
-    assert "rows by their keys, 0 to 99" in legend
 
 
 def test_no_thread_for_an_audit(monkeypatch):
