@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional
 
 from ..elements import specs
 from ..errors import explained, here
@@ -83,51 +83,18 @@ def contribution(job: state.Job) -> dict[str, Any]:
     }
 
 
-def parts(trainers: Sequence[str], keepers: Sequence[str], rows: int, remainder: str) -> list[float]:
-    """The part of an element's rows that each keeper keeps, by the rule of csrc/plan/holding.cc.
+def check_size(spec: Any, elements: int, said: Said) -> None:
+    """Raises ResourceExhaustedError if it is already known that the data don't fit in the memory of all hosts.
 
-    `trainers`, `keepers`: their hosts.
-    """
-    even, extra = divmod(rows, len(trainers))
-    sizes = [even + (t < extra) for t in range(len(trainers))]
-    if remainder == "drop":
-        sizes = [even] * (len(trainers) - 1) + [even + extra]
-    elif remainder in ("pad", "repeat"):
-        most = even + (extra > 0)
-        sizes = [max(0, min(most, rows - t * most)) for t in range(len(trainers))]
-    without = [host for host in keepers if host not in trainers]
-    spared = [size * len(without) // len(keepers) for size in sizes]
-    held = {host: sum(spared) / len(without) for host in without}
-    for host, size, less in zip(trainers, sizes, spared):
-        held[host] = held.get(host, 0) + size - less
-    return [held[host] / max(1, rows) for host in keepers]
-
-
-def check_size(job: state.Job, options: Options, spec: Any, elements: int, said: Said) -> None:
-    """Raises ResourceExhaustedError if it is already known that the data don't fit in the memory of the hosts.
-
+    If only one host has too little memory for its part, the first epoch raises the error.
     `elements`: of all readers. `said`: the contributions of all processes.
     """
     size = specs.bytes_of(spec)
-    if size is None or elements < 0:
+    keepers = [words for ranks, words in said if words for _ in ranks]
+    if size is None or elements < 0 or any(words["folder"] for words in keepers):
         return
-    of_rank = {rank: words for ranks, words in said for rank in ranks}
-    trainers = [job.hosts[rank] for rank in job.layout.trainers]
-    keepers = job.layout.keepers(job.hosts)
-    if options.batch == "global":
-        (rows, *_) = specs.components(spec)[0].shape or (0,)
-    else:
-        rows = len(trainers) * len(keepers)  # whole elements are divided evenly, as this number of rows is
-    for keeper, held in zip(
-        keepers, parts(trainers, [job.hosts[rank] for rank in keepers], rows or 0, options.remainder)
-    ):
-        part, limit = size * elements * held, of_rank[keeper]["limit"]
-        if part > limit and not of_rank[keeper]["folder"]:
-            what = (
-                f'cache="job" would keep {part / _GIB:.2f} GiB on host {job.hosts[keeper]}, '
-                f"which may keep {limit / _GIB:.2f} GiB"
-            )
-            cures = (
-                "Raise HOROVOD_DATA_CACHE_GB, set HOROVOD_DATA_CACHE_DIR to a folder on a local disk, or use more hosts"
-            )
-            raise raised(here(), "ResourceExhaustedError", f"{what}. {cures}.")
+    limit = sum(words["limit"] for words in keepers)
+    if size * elements > limit:
+        what = f'cache="job" would keep {size * elements / _GIB:.2f} GiB, and all hosts together may keep {limit / _GIB:.2f} GiB'
+        cures = "Raise HOROVOD_DATA_CACHE_GB, set HOROVOD_DATA_CACHE_DIR to a folder on a local disk, or use more hosts"
+        raise raised(here(), "ResourceExhaustedError", f"{what}. {cures}.")

@@ -192,7 +192,7 @@ def _create_kept(
     try:
         number, said = _exchanged(mine, what, failure)
         check_errors(job, what, said, failure)
-        cached.check_size(job, load.options, load.spec, elements, said)
+        cached.check_size(load.spec, elements, said)
         kept = dataclasses.replace(load, number=number, label=label)
         _create(load, arenas, reading, cached.Part(cached.LOAD))
         part = cached.Part(cached.KEPT, elements, mine.get("limit"), mine.get("folder", ""))

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod_data.channel import cached
 from horovod_data.job.layout import make_layout
 
 
@@ -25,24 +24,6 @@ def test_some_jobs(hosts, arguments, readers, trainers):
 def test_batches_travel_within_a_group():
     layout = make_layout(["a", "b", "a", "b"], readers_per_node=1, embedded=True)
     assert layout.group == (0, 1, 0, 1) and layout.group_trainers(2) == (0, 2)
-
-
-@pytest.mark.parametrize("trainers, keepers, rows, remainder, parts", [
-    ("aabb", "ab", 16, "drop", [1 / 2, 1 / 2]),
-    ("aab", "ab", 10, "drop", [6 / 10, 4 / 10]),  # rank 2 also keeps the row that is left out
-    ("aab", "ab", 10, "partial", [7 / 10, 3 / 10]),
-    ("aab", "ab", 10, "pad", [8 / 10, 2 / 10]),
-    ("aaaa", "ab", 40, "drop", [1 / 2, 1 / 2]),  # host b only reads
-    ("aaaa", "ab", 4, "drop", [1, 0]),  # a half of one row is no row
-    ("aaaa", "ba", 12, "partial", [1 / 3, 2 / 3]),
-    ("ab", "abc", 2 * 3, "drop", [1 / 3, 1 / 3, 1 / 3]),
-])  # fmt: skip
-def test_the_part_that_a_host_keeps(trainers, keepers, rows, remainder, parts):
-    """The rule is that of csrc/tests/plan_holding_test.cc: hosts that only read keep a part of each rank's rows.
-
-    That part is rounded down.
-    """
-    assert cached.parts(trainers, keepers, rows, remainder) == pytest.approx(parts)
 
 
 @pytest.mark.parametrize("hosts, arguments, keepers", [
