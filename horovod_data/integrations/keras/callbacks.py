@@ -22,18 +22,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
     """
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+    def __init__(self, root_rank: int) -> None:
         """
         Args:
           root_rank: the rank whose variables all ranks get.
-          device: of the collectives. Empty: TensorFlow's choice.
-          local_variables: variables that are not sent, as one variable or several.
         """
         super().__init__()
-        self._root, self._device = root_rank, device
-        several = isinstance(local_variables, (list, tuple, set))
-        kept = local_variables if several else [local_variables]
-        self._kept = {id(_plain(variable)) for variable in kept if variable is not None}
+        self._root = root_rank
         self._late = False
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -51,14 +46,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         variables = [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
-        sent = [each for each in map(_plain, variables) if id(each) not in self._kept]
+        sent = [variable if isinstance(variable, tf.Variable) else variable.value for variable in variables]
 
         @tf.function(autograph=False)  # in a graph all collectives run at the same time
         def broadcast() -> None:
-            with tf.device(self._device):
-                for number, each in enumerate(sent):
-                    name = f"BroadcastGlobalVariablesCallback.{number}"
-                    each.assign(hvd.broadcast(each, self._root, name=name, ignore_name_scope=True))
+            for number, each in enumerate(sent):
+                name = f"BroadcastGlobalVariablesCallback.{number}"
+                each.assign(hvd.broadcast(each, self._root, name=name, ignore_name_scope=True))
 
         broadcast()
 
@@ -69,19 +63,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
     Collective. Each rank counts the same, also if it had fewer rows: horovod_data.callbacks.MetricAverage counts rows.
     """
 
-    def __init__(self, device: str = "") -> None:
-        """
-        Args:
-          device: of the collective. Empty: TensorFlow's choice.
-        """
-        super().__init__()
-        self._device = device
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         names = sorted(logs or ())
         values = [tf.constant(np.asarray(logs[name], np.float64)) for name in names]
-        with tf.device(self._device):
-            means = hvd.grouped_allreduce(values, op=hvd.Average, name="MetricAverageCallback")
+        means = hvd.grouped_allreduce(values, op=hvd.Average, name="MetricAverageCallback")
         for name, mean in zip(names, means):
             logs[name] = mean.numpy()
 
@@ -200,11 +185,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         if self._verbose and epoch + 1 == self._end and hvd.rank() == 0:
             rate = _rate(self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: the warm-up of the learning rate has ended at {rate:g}.")
-
-
-def _plain(variable: Any) -> Any:
-    """The TensorFlow variable inside a variable of Keras."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 def _rate(optimizer: Any) -> float:

@@ -29,18 +29,12 @@ _Base: Any = object
 def DistributedOptimizer(
     optimizer: Any,
     name: Optional[str] = None,
-    device_dense: str = "",
-    device_sparse: str = "",
+    *,
     compression: Any = hvd.Compression.none,
     sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
     op: Any = hvd.Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Optional[int] = None,
-    process_set: Any = hvd.global_process_set,
-    scale_local_gradients: bool = True,
 ) -> Any:
     """Makes an optimizer that averages gradients over all ranks before it applies them.
 
@@ -55,20 +49,12 @@ def DistributedOptimizer(
     Args:
       optimizer: an optimizer of Keras 3, or a LossScaleOptimizer around one.
       name: the beginning of the names of its collectives. None: a number.
-      device_dense, device_sparse: the devices of the collectives for tensors and for IndexedSlices, such as "/cpu:0".
-        Empty: TensorFlow's choice.
       compression: hvd.Compression.none or hvd.Compression.fp16. It is for dense gradients.
       sparse_as_dense: makes IndexedSlices dense first. By default their rows are gathered from all ranks.
-      gradient_predivide_factor: dense gradients are divided by it before the sum, and by size() / it afterwards.
       op: hvd.Average or hvd.Sum.
       backward_passes_per_step: the number of steps whose gradients are added up before they are averaged and applied.
         IndexedSlices become dense. `iterations` counts the updates.
       average_aggregated_gradients: divides that sum by backward_passes_per_step.
-      num_groups: the old name of groups.
-      groups: the number of collectives for the dense gradients. None: one for each gradient, which Horovod fuses. So
-        they begin while other gradients are computed. Gradients of different dtypes never share a collective.
-      process_set: only hvd.global_process_set is possible.
-      scale_local_gradients: is for local variables, which this optimizer does not have. It has no effect.
 
     Raises:
       TypeError: `optimizer` is no optimizer of Keras 3.
@@ -83,21 +69,13 @@ def DistributedOptimizer(
         )
     if averages(optimizer):
         raise explained(ValueError, "DistributedOptimizer() was given an optimizer that averages gradients already")
-    if process_set is not hvd.global_process_set:
-        to_do = "Use hvd.DistributedGradientTape in a train_step"
-        raise explained(ValueError, "DistributedOptimizer() of Keras 3 averages over all ranks", to_do)
-    groups = num_groups or None if groups is None else groups
     options = SimpleNamespace(  # as a saved model has them
         name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
         compression=_name_of("compression", compression, _COMPRESSIONS),
         sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
         op=_name_of("op", op, _OPS),
         backward_passes_per_step=at_least(1, "backward_passes_per_step", backward_passes_per_step),
         average_aggregated_gradients=average_aggregated_gradients,
-        groups=None if groups is None else at_least(1, "groups", groups),
     )
     _skip_steps_together()
     _no_xla_by_default()
@@ -258,38 +236,31 @@ class _Averaging(_Base):
         return [averaged.get(name) for name in names]
 
 
-def _averaged_dense(grads: dict[str, Any], options: SimpleNamespace) -> Iterator[tuple[str, Any]]:
+def _averaged_dense(grads: dict[str, Any], options: SimpleNamespace) -> dict[str, Any]:
     how: dict[str, Any] = {
         "op": _OPS[options.op],
         "compression": _COMPRESSIONS[options.compression],
-        "device_dense": options.device_dense,
         "ignore_name_scope": True,
     }
-    if options.op == "average":
-        factor = options.gradient_predivide_factor
-        how.update(prescale_factor=1.0 / factor, postscale_factor=factor)
-    if options.groups is None and not tf.executing_eagerly():
-        for name, grad in grads.items():
-            yield name, hvd.allreduce(grad, name=name, **how)
-        return
+    if not tf.executing_eagerly():  # the collectives begin while other gradients are computed, and Horovod fuses them
+        return {name: hvd.allreduce(grad, name=name, **how) for name, grad in grads.items()}
+    # In eager mode each collective waits for the ranks. Gradients of different dtypes can't share one.
     of_dtype: dict[Any, list[str]] = {}
     for name, grad in grads.items():
         of_dtype.setdefault(grad.dtype, []).append(name)
-    # One after another, because outside of graphs each collective waits for the ranks.
-    size = -(-len(grads) // (options.groups or 1))
+    averaged: dict[str, Any] = {}
     for names in of_dtype.values():
-        for start in range(0, len(names), size):
-            group = names[start : start + size]
-            yield from zip(group, hvd.grouped_allreduce([grads[name] for name in group], name=group[0], **how))
+        group = hvd.grouped_allreduce([grads[name] for name in names], name=names[0], **how)
+        averaged.update(zip(names, group))
+    return averaged
 
 
 def _averaged_slices(grad: Any, name: str, options: SimpleNamespace) -> Any:
     """Gathers the rows of all ranks. Rows with the same index count as their sum."""
-    with tf.device(options.device_sparse):
-        values = hvd.allgather(grad.values, name=f"{name}.values", ignore_name_scope=True)
-        indices = hvd.allgather(grad.indices, name=f"{name}.indices", ignore_name_scope=True)
-        if options.op == "average":
-            values /= tf.cast(hvd.size(), values.dtype)
+    values = hvd.allgather(grad.values, name=f"{name}.values", ignore_name_scope=True)
+    indices = hvd.allgather(grad.indices, name=f"{name}.indices", ignore_name_scope=True)
+    if options.op == "average":
+        values /= tf.cast(hvd.size(), values.dtype)
     return tf.IndexedSlices(values, indices, grad.dense_shape)
 
 
