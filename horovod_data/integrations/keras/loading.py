@@ -8,8 +8,7 @@ from typing import Any, Mapping, Optional, Sequence
 import horovod.tensorflow as hvd
 import keras
 
-from ...errors import explained
-from .optimizer import DistributedOptimizer, averages, copy_state
+from .optimizer import DistributedOptimizer, averages, xla_has_collectives
 
 
 def load_model(
@@ -28,22 +27,11 @@ def load_model(
 
     Returns:
       The compiled model. Its optimizer keeps its variables, such as momenta.
-
-    Raises:
-      ValueError: the model's class has a compile() of its own. Keras does not call it for a loaded model.
     """
     custom = {**{each.__name__: each for each in custom_optimizers or ()}, **(custom_objects or {})}
     model = keras.models.load_model(filepath, custom_objects=custom)
-    plain = model.optimizer
-    if plain is None or averages(plain):
-        return model
-    with keras.saving.custom_object_scope(custom):
-        optimizer = keras.saving.serialize_keras_object(DistributedOptimizer(plain, compression=compression))
-        # On a machine with a GPU compile() may have chosen jit_compile=True. This optimizer does not run with XLA.
-        changed = {"optimizer": optimizer, "jit_compile": "auto"}
-        model.compile_from_config({**model.get_compile_config(), **changed})
-    if not averages(model.optimizer):
-        to_do = "Compile it with DistributedOptimizer(model.optimizer) yourself"
-        raise explained(ValueError, "load_model() can't compile a model whose class has a compile() of its own", to_do)
-    copy_state(plain, model.optimizer)
+    if model.optimizer is not None and not averages(model.optimizer):
+        DistributedOptimizer(model.optimizer, compression=compression)
+        if not xla_has_collectives():  # on a machine with a GPU compile() may have chosen it
+            model.jit_compile = False
     return model

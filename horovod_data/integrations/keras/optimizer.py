@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
@@ -36,11 +35,10 @@ def DistributedOptimizer(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:
-    """Makes an optimizer that averages gradients over all ranks before it applies them.
+    """Makes an optimizer average gradients over all ranks before it applies them.
 
-    The result is of a subclass of the given optimizer's class, and has its configuration. If the given optimizer is
-    built, the result also has copies of its variables. A saved model keeps the optimizer: import this module before
-    `keras.models.load_model`.
+    Returns the given optimizer. Its class becomes a subclass of its class. A saved model keeps the optimizer: import
+    this module before `keras.models.load_model`.
 
     Gradient clipping, weight decay, averages of weights and loss scaling work as in one process (docs/frameworks.md).
 
@@ -79,8 +77,14 @@ def DistributedOptimizer(
     )
     _skip_steps_together()
     _no_xla_by_default()
+    # Not a new optimizer: not every learning rate and not every state can be made again from a configuration.
     kind: Any = type(optimizer)
-    return _averaging_class(kind).made_of(optimizer, options)
+    object.__setattr__(optimizer, "__class__", _averaging_class(kind))
+    optimizer._options = options
+    optimizer._prefix = ""
+    if optimizer.built:
+        optimizer._add_sums()
+    return optimizer
 
 
 def averages(optimizer: Any) -> bool:
@@ -91,27 +95,9 @@ def averages(optimizer: Any) -> bool:
 def _parts(optimizer: Any) -> Iterator[Any]:
     """An optimizer, and the optimizers inside of a LossScaleOptimizer and a MultiOptimizer."""
     yield optimizer
-    for part in _inside(optimizer):
-        yield from _parts(part)
-
-
-def _inside(optimizer: Any) -> list[Any]:
     inner = getattr(optimizer, "inner_optimizer", None)
-    return list(getattr(optimizer, "optimizers", ())) if inner is None else [inner]
-
-
-def copy_state(given: Any, made: Any) -> None:
-    """Copies what the configuration of an optimizer does not have: variables, and what weight decay leaves out."""
-    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
-        if hasattr(given, name):
-            setattr(made, name, getattr(given, name))
-    if given.built:
-        if not made.built:
-            made.build(given._trainable_variables)
-        for variable, value in zip(made._variables, given._variables):
-            variable.assign(value)
-    for part, copy in zip(_inside(given), _inside(made)):
-        copy_state(part, copy)
+    for part in getattr(optimizer, "optimizers", ()) if inner is None else [inner]:
+        yield from _parts(part)
 
 
 def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
@@ -119,28 +105,6 @@ def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
         if value is known or value == known:
             return name
     raise explained(ValueError, f"{argument} must be one of Horovod's {' and '.join(names)}, not {value!r}")
-
-
-@contextlib.contextmanager
-def _without_functions(optimizer: Any) -> Iterator[list[Any]]:
-    """A context in which a number replaces learning rates that are functions or schedules.
-
-    Yields for each part the learning rate that was replaced, or None.
-
-    Keras refuses to make lambdas, and functions and schedules that are not registered, again from a configuration.
-    """
-    parts = list(_parts(optimizer))
-    rates = [getattr(part, "_learning_rate", None) for part in parts]
-    functions = [rate if callable(rate) and not isinstance(rate, keras.Variable) else None for rate in rates]
-    try:
-        for part, function in zip(parts, functions):
-            if function is not None:
-                vars(part)["_learning_rate"] = 0.5
-        yield functions
-    finally:
-        for part, function in zip(parts, functions):
-            if function is not None:
-                vars(part)["_learning_rate"] = function
 
 
 @keras.saving.register_keras_serializable("horovod_data", "DistributedOptimizer")
@@ -151,20 +115,8 @@ class _Averaging(_Base):
     _options: SimpleNamespace  # the arguments of DistributedOptimizer()
     _prefix: str
 
-    @classmethod
-    def made_of(cls, optimizer: Any, options: SimpleNamespace) -> Any:
-        with _without_functions(optimizer) as functions:
-            made = super().from_config(optimizer.get_config())
-        for part, function in zip(_parts(made), functions):
-            if function is not None:
-                part.learning_rate = function
-        made._options = options
-        made._prefix = ""
-        copy_state(optimizer, made)
-        return made
-
     def get_config(self) -> dict[str, Any]:
-        plain = self._plain.__new__(self._plain)  # from_config() can't make each learning rate again
+        plain = self._plain.__new__(self._plain)
         vars(plain).update(vars(self))
         return {"optimizer": keras.saving.serialize_keras_object(plain), **vars(self._options)}
 
@@ -180,8 +132,12 @@ class _Averaging(_Base):
         if self.built:
             return
         super().build(variables)
+        self._add_sums()
+
+    def _add_sums(self) -> None:
         if self._options.backward_passes_per_step > 1:
             self._passes = self.add_variable((), dtype="int32", name="backward_passes")
+            variables = self._trainable_variables
             self._sums = [self.add_variable_from_reference(each, name="gradient_sum") for each in variables]
 
     @tf.autograph.experimental.do_not_convert  # as in Keras' own methods
@@ -219,7 +175,7 @@ class _Averaging(_Base):
 
     def _averaged(self, grads: list[Any], indices: list[Any]) -> list[Any]:
         """The gradients over all ranks. Collective."""
-        if private.is_compiled_by_xla(tf.compat.v1.get_default_graph()) and not _xla_has_collectives():
+        if private.is_compiled_by_xla(tf.compat.v1.get_default_graph()) and not xla_has_collectives():
             what = "jit_compile=True: XLA can't compile Horovod's collectives"
             to_do = "Call compile(jit_compile=False). On GPUs HOROVOD_ENABLE_XLA_OPS=1 is another way"
             raise explained(RuntimeError, what, to_do)
@@ -300,11 +256,11 @@ def _no_xla_by_default() -> None:
         return
 
     def resolve(self: Any) -> bool:
-        refused = averages(getattr(self, "optimizer", None)) and not _xla_has_collectives()
+        refused = averages(getattr(self, "optimizer", None)) and not xla_has_collectives()
         return not refused and here(self)
 
     kind._resolve_auto_jit_compile = resolve
 
 
-def _xla_has_collectives() -> bool:
+def xla_has_collectives() -> bool:
     return os.environ.get("HOROVOD_ENABLE_XLA_OPS") == "1"
