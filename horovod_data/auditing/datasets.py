@@ -40,10 +40,9 @@ class AuditedDataset(private.UnaryDataset, Audit):
 
 
 def check_spec(spec: Any) -> None:
-    """Raises TypeError if a component of the elements has no bytes."""
+    """Raises TypeError if a component of the elements is no array."""
     for name, leaf in nests.leaves(spec):
-        tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
-        if not tensors or leaf.dtype in (tf.variant, tf.resource):
+        if not isinstance(leaf, tf.TensorSpec) or leaf.dtype in (tf.variant, tf.resource):
             what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf})"
             to_do = "Pass as key= the name or place of a component that says which row it is"
             raise explained(TypeError, f"{what}, of which audit() can't make an array", to_do)
@@ -57,7 +56,7 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
     def record(iteration: Any, *flat: Any) -> None:
         of = component_of(spec, key) if named else spec
         element = tf.nest.pack_sequence_as(of, list(flat), expand_composites=True)
-        if not named and (callable(key) or tensors.has_composites(spec)):
+        if callable(key):
             element = tf.nest.map_structure(tf.convert_to_tensor, element, expand_composites=True)
         recorder.record(int(iteration), element, of="key" if named else "element")
         if steps >= 0 and recorder.steps == steps:
@@ -70,8 +69,10 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
         def seen(*element: Any) -> Any:
             # map() passes a tuple as several arguments, but a namedtuple as one.
             element = element if type(spec) is tuple else element[0]
-            tf.numpy_function(record, [iteration, *_flat(component_of(element, key) if named else element)], [])
-            return tf.nest.pack_sequence_as(spec, _flat(element), expand_composites=True)
+            tf.numpy_function(
+                record, [iteration, *tensors.take_apart(component_of(element, key) if named else element)], []
+            )
+            return tf.nest.pack_sequence_as(spec, list(tensors.take_apart(element)), expand_composites=True)
 
         def ended(_: Any) -> tf.data.Dataset:
             tf.numpy_function(lambda number: recorder.end(int(number)), [iteration], [])
@@ -87,8 +88,3 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
     # prefetched elements would count before the program asks for them
     settings.experimental_optimization.inject_prefetch = False
     return passing.with_options(inner.options().merge(settings))
-
-
-def _flat(element: Any) -> list[Any]:
-    """The tensors of an element. A None has no tensor, because its spec has no components."""
-    return [part for part in tf.nest.flatten(element, expand_composites=True) if part is not None]

@@ -71,8 +71,6 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
     if isinstance(value, (tuple, set, frozenset, range)):
         value = list(value)
     try:
-        if hasattr(value, "nested_row_splits") or hasattr(value, "dense_shape"):
-            return Keys(row_digests(value))
         array, dtype = array_of(value)
     except NoArray as error:
         what = f"{what} is a {kind}, not an array of one kind{error}"

@@ -101,7 +101,7 @@ def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
 
 
 def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
-    elements: Iterable[Any] = [given] if hasattr(given, "__array__") or hasattr(given, "dense_shape") else given
+    elements: Iterable[Any] = [given] if hasattr(given, "__array__") else given
     if _is_map(given):
         elements = (given[index] for index in range(len(given)))
     words: list[Array] = []

@@ -31,7 +31,7 @@ def row_digests(element: Any) -> Array:
     rows = rows_of(element)
     if rows is None:
         return digests([_row(element)])
-    components = [_rows(leaf, path) for path, leaf in leaves(element) if not _is_empty(leaf)]
+    components = [_rows_of_array(*_array(leaf, path)) for path, leaf in leaves(element) if not _is_empty(leaf)]
     return digests(map(b"".join, zip(*components)))
 
 
@@ -70,19 +70,13 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
     - a tuple of texts inside of an element, because PyTorch collates texts into tuples;
     - an empty list.
 
-    `of_row`: the element is one row. Then each text of a tuple is a component. Each tensor inside a ragged or a sparse
-    tensor is a component.
+    `of_row`: the element is one row. Then each text of a tuple is a component.
     """
     if element is None:
         return []
     if isinstance(element, Mapping):
         names = sorted(element, key=lambda name: (str(type(name)), name))
         parts = [(f"{path}[{name!r}]", element[name]) for name in names]
-    elif of_row and hasattr(element, "nested_row_splits"):
-        splits = [np.asarray(one).astype(np.int64) for one in element.nested_row_splits]
-        parts = [(path, one) for one in (*splits, element.flat_values)]
-    elif of_row and hasattr(element, "dense_shape"):
-        parts = [(path, one) for one in (element.dense_shape, element.indices, element.values)]
     elif _is_empty(element) or (isinstance(element, list) and _is_component(element)):
         return [(path, element)]
     elif isinstance(element, tuple) and element and path and not of_row and all(map(_is_text, element)):
@@ -121,8 +115,6 @@ def length(leaf: Any) -> Optional[int]:
     """The length of a component along axis 0. None: the component is a single value."""
     if isinstance(leaf, list):
         return len(leaf)
-    if hasattr(leaf, "dense_shape"):
-        return int(leaf.dense_shape[0])
     shape = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
     return int(shape[0]) if len(shape) else None
 
@@ -130,22 +122,14 @@ def length(leaf: Any) -> Optional[int]:
 # ---- The bytes of rows.
 
 
-def _rows(leaf: Any, path: str) -> Iterator[bytes]:
-    """The bytes of each row of a component, one row at a time, because an element may be a whole data set."""
-    if hasattr(leaf, "dense_shape"):
-        leaf = _rows_of_sparse(leaf)
-    elif not hasattr(leaf, "nested_row_splits"):
-        return _rows_of_array(*_array(leaf, path))
-    return (_row(leaf[i], f"{path}[{i}]") for i in range(length(leaf) or 0))
-
-
-def _row(row: Any, path: str = "") -> bytes:
-    """The bytes of an element, or of a part of it, that is one row. The same row in a batch has the same bytes."""
-    arrays = [_array(leaf, where) for where, leaf in leaves(row, path, True) if not _is_empty(leaf)]
+def _row(row: Any) -> bytes:
+    """The bytes of an element that is one row. The same row in a batch has the same bytes."""
+    arrays = [_array(leaf, path) for path, leaf in leaves(row, of_row=True) if not _is_empty(leaf)]
     return b"".join(chain.from_iterable(_rows_of_array(array[None], dtype) for array, dtype in arrays))
 
 
 def _rows_of_array(array: Array, dtype: str) -> Iterator[bytes]:
+    """The bytes of each row, one row at a time, because an element may be a whole data set."""
     kind = f"{dtype}{array.shape[1:]}".encode()
     if dtype != "string":
         return (kind + row.tobytes() for row in array)
@@ -163,17 +147,10 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
         raise explained(TypeError, what, to_do) from None
 
 
-def _rows_of_sparse(leaf: Any) -> list[Any]:
-    """For each row of a sparse tensor, the tensors that make up the row by itself."""
-    indices, values, shape = np.asarray(leaf.indices), np.asarray(leaf.values), np.asarray(leaf.dense_shape)
-    order = np.argsort(indices[:, 0], kind="stable")  # TensorFlow allows any order
-    ends = np.searchsorted(indices[order, 0], np.arange(shape[0] + 1))
-    rows = [order[a:b] for a, b in zip(ends, ends[1:])]
-    return [(shape[1:], indices[row, 1:], values[row]) for row in rows]
-
-
 def array_of(leaf: Any) -> tuple[Array, str]:
     """The leaf as an array, and the name of its dtype: "string" for texts. Raises NoArray."""
+    if hasattr(leaf, "nested_row_splits") or hasattr(leaf, "dense_shape"):  # a ragged or sparse tensor
+        raise NoArray
     if type(leaf).__module__.partition(".")[0] == "torch":
         leaf = leaf.detach().cpu() if hasattr(leaf, "detach") else leaf
         if str(getattr(leaf, "dtype", "")) == "torch.bfloat16":  # numpy has no bfloat16

@@ -17,10 +17,6 @@ from ..errors import explained
 from ..native import tensorflow_private as private
 
 
-def _is_ragged(spec: Any) -> bool:
-    return isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank > 0
-
-
 def has_composites(spec: Any) -> bool:
     """Says whether some leaf is not a plain tensor."""
     return any(not isinstance(leaf, tf.TensorSpec) for _, leaf in leaves(spec))
@@ -89,36 +85,21 @@ def components(spec: Any) -> list[tf.TensorSpec]:
 
 def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
     """The component tensors of an element. `element`: as Dataset.map passes it."""
-    tensors: list[tf.Tensor] = []
-    for leaf in tf.nest.flatten(element):
-        if isinstance(leaf, tf.SparseTensor):
-            tensors += [leaf.indices, leaf.values, leaf.dense_shape]
-        elif isinstance(leaf, tf.RaggedTensor):
-            tensors += [leaf.flat_values, *leaf.nested_row_splits]
-        elif leaf is not None:
-            tensors.append(leaf)
-    return tuple(tensors)
+    return tuple(part for part in tf.nest.flatten(element, expand_composites=True) if part is not None)
 
 
 def put_together(spec: Any) -> Callable[..., Any]:
     """The inverse of take_apart, for Dataset.map. The mapped dataset then needs `spec` as its element_spec."""
 
+    def as_held(leaf: Any, value: Any) -> Any:
+        if isinstance(leaf, tf.RaggedTensorSpec) and not leaf.ragged_rank:
+            # A row of a ragged tensor. Datasets hold it as a variant.
+            return tf.raw_ops.RaggedTensorToVariant(rt_nested_splits=[], rt_dense_values=value, batched_input=False)
+        return value
+
     def pack(*tensors: tf.Tensor) -> Any:
-        rest = list(tensors)
-        parts: list[Any] = []
-        for _, leaf in leaves(spec):
-            if isinstance(leaf, tf.SparseTensorSpec):
-                parts.append(tf.SparseTensor(rest.pop(0), rest.pop(0), rest.pop(0)))
-            elif _is_ragged(leaf):
-                values = rest.pop(0)
-                splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
-                parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
-            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor. Datasets hold it as a variant
-                row = dict(rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False)
-                parts.append(tf.raw_ops.RaggedTensorToVariant(**row))
-            else:
-                parts.append(rest.pop(0))
-        return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, filled(spec, parts))
+        made = tf.nest.pack_sequence_as(spec, list(tensors), expand_composites=True)
+        return tf.nest.map_structure(as_held, spec, made)
 
     return pack
 
