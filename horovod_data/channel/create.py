@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any, Callable, Optional
 
-from ..elements import dtypes, nests, specs
+from ..elements import nests, specs
 from ..ending import signals
 from ..errors import explain, explained, say, words_of
 from ..job import state
@@ -230,7 +230,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], par
     bindings.channel_create(
         channel.label,
         part.folder,
-        [_component(one) for one in specs.components_of_channel(channel.spec, options.has_costs)],
+        specs.components_of_channel(channel.spec, options.has_costs),
         number=channel.number,
         batch=BATCH.index("global" if loads else options.batch),
         schedule=SCHEDULE.index(options.schedule),
@@ -252,10 +252,6 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], par
         seed_high=options.seed // cached.HALF,
         cache_bytes=part.limit or 0,
     )
-
-
-def _component(part: specs.Component) -> bindings.Component:
-    return bindings.Component(part.name, part.rule, dtypes.number_of(part.dtype), part.row_length, part.static)
 
 
 def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:

@@ -19,7 +19,7 @@ from . import tensors
 from .create import Channel, make
 from .options import Options
 from .reader_dataset import checked_dataset_or_fn, read_dataset
-from .reading import Reading
+from .reading import Reading, Rules
 from .receiver import protect_forks, receive
 
 DatasetFn = Optional[Callable[..., tf.data.Dataset]]
@@ -181,7 +181,7 @@ def _made(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: 
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         if job.reader is None:
             return None
-        return read_dataset(dataset_or_fn, options, job.reader, *job.layout.sizes(job.comm_rank))
+        return read_dataset(dataset_or_fn, Rules(options, job.reader, *job.layout.sizes(job.comm_rank)))
 
     protect_forks()  # init() may have come before TensorFlow
     return make(job, options, "distribute_dataset", read, ctrl_c)

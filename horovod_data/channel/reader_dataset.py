@@ -17,54 +17,30 @@ from ..job import state
 from ..native import loader
 from ..native import tensorflow_private as private
 from . import tensors
-from .options import UNLESS_SHARDED, Options
-from .reading import INFINITE, UNKNOWN, Reading, with_context
+from .options import UNLESS_SHARDED
+from .reading import INFINITE, UNKNOWN, Reading, Rules, with_context
 from .receiver import ends_of_channels
 from .shard.fingerprint import fingerprint_of
 from .shard.parts import ReaderPart, part_of
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rules:
-    """What a channel requires of the datasets that its reader reads."""
-
-    options: Options
-    reader: int
-    readers: int
-    group_trainers: int  # the trainers for which this reader cuts its global batches
-
-    @property
-    def shard(self) -> bool:
-        """Says whether each reader takes a part of the dataset."""
-        return self.options.shard is not None and self.readers > 1
-
-
-def read_dataset(
-    dataset_or_fn: Any, options: Options, reader: int, readers: int, trainers: int, group_trainers: int
-) -> Reading:
+def read_dataset(dataset_or_fn: Any, rules: Rules) -> Reading:
     """Calls `dataset_or_fn` if it is a function. Checks what can be checked before the first element."""
-    if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
+    if isinstance(dataset_or_fn, tf.data.Dataset):
         variant = private.variant(dataset_or_fn)
         if not private.is_eager(variant):
-            return _of_graph(dataset_or_fn, _Rules(options, reader, readers, group_trainers), variant.graph)
-        return read_made(dataset_or_fn, None, options, reader, readers, group_trainers)
-    function, wants = with_context(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers), options)
+            return _of_graph(dataset_or_fn, rules, variant.graph)
+        return read_made(dataset_or_fn, None, rules)
+    context = tf.distribute.InputContext(rules.readers, rules.reader, rules.trainers)
+    function, wants = with_context(dataset_or_fn, context, rules.options)
     first = called(function, 1 if wants.epoch else None)
-    if options.shard is UNLESS_SHARDED and wants.context:  # the function gives each reader its part
-        options = dataclasses.replace(options, shard=None)
-    return read_made(first, function if wants.epoch else None, options, reader, readers, group_trainers)
+    if rules.options.shard is UNLESS_SHARDED and wants.context:  # the function gives each reader its part
+        rules = rules._replace(options=dataclasses.replace(rules.options, shard=None))
+    return read_made(first, function if wants.epoch else None, rules)
 
 
-def read_made(
-    dataset: Any,
-    function: Optional[Callable[..., Any]],
-    options: Options,
-    reader: int,
-    readers: int,
-    group_trainers: int,
-) -> Reading:
+def read_made(dataset: Any, function: Optional[Callable[..., Any]], rules: Rules) -> Reading:
     """Reads a dataset. `function`: makes the datasets of later epochs, if each has its own."""
-    rules = _Rules(options, reader, readers, group_trainers)
     first = _prepared(dataset, rules)
     anew = None
     if function is not None:
@@ -72,20 +48,20 @@ def read_made(
     count = int(first.count.numpy())
     if anew is not None and count != INFINITE:
         count = UNKNOWN  # another epoch may have more or fewer
-    fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
+    fingerprint = fingerprint_of(first.dataset) if rules.readers > 1 else None
     with eagerly():
         found = private.rows_of_batches(first.dataset if first.part is None else first.part.dataset)
     steps = None
     if found is not None:
         batches, rows, last = found
-        steps = (batches if rows >= group_trainers else 0) + (last >= group_trainers)
+        steps = (batches if rows >= rules.group_trainers else 0) + (last >= rules.group_trainers)
     part = None if first.part is None else first.part.summary
     return Reading(tensors.spec_of(first.spec), count, steps, fingerprint, part, _eager_deal(first, anew))
 
 
-def _of_graph(dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> Reading:
+def _of_graph(dataset: tf.data.Dataset, rules: Rules, graph: tf.Graph) -> Reading:
     """Reads a dataset of a TF1 graph."""
-    if rules.shard:
+    if rules.divides:
         to_do = "Pass a function that makes the dataset: it is called in eager mode"
         raise explained(ValueError, 'shard="auto" cannot look into a dataset of a TF1 graph', to_do)
     made = _prepared(dataset, rules, graph)
@@ -107,7 +83,7 @@ class _Prepared:
     part: Optional[ReaderPart]
 
 
-def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph] = None) -> _Prepared:
+def _prepared(dataset: tf.data.Dataset, rules: Rules, graph: Optional[tf.Graph] = None) -> _Prepared:
     if ends_of_channels(dataset):
         raise explained(
             ValueError,
@@ -116,7 +92,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
             "Distribute the original dataset, and put the other stages behind distribute_dataset()",
         )
     part = None
-    if rules.shard:
+    if rules.divides:
         with _mode(graph), tf.device("/CPU:0"):
             part = part_of(dataset, rules.reader, rules.readers)
     whole, own = dataset, dataset if part is None else part.dataset
@@ -140,7 +116,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(own), part)
 
 
-def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: int) -> _Prepared:
+def _made_anew(function: Callable[..., Any], rules: Rules, spec: Any, number: int) -> _Prepared:
     """The dataset of epoch `number`. Its elements must have the types and shapes that all ranks know.
 
     With shard="auto" the readers do not compare their parts again, because this call is not collective.

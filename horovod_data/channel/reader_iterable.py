@@ -15,43 +15,35 @@ from ..elements import columns, specs
 from ..elements.nests import leaves
 from ..errors import explained, show_trace
 from ..native import shares
-from .options import Options
-from .reading import EMPTY, INFINITE, UNKNOWN, Reading
+from .reading import EMPTY, INFINITE, UNKNOWN, Reading, Rules
 from .shard.summary import PartSummary
 from .source_states import Saved, check_whole, forget_state, stateful, use_epoch_of
 
 _NONE: Any = object()  # what next() returns at the end
 
 
-def read_iterable(
-    source: Any,
-    function: Optional[Callable[..., Any]],
-    options: Options,
-    reader: int,
-    readers: int,
-    group_trainers: int,
-) -> Reading:
+def read_iterable(source: Any, function: Optional[Callable[..., Any]], rules: Rules) -> Reading:
     """Reads an iterable. Makes its first element, which shows the spec of all. Epoch 1 delivers that element.
 
     `function`: makes the iterables of later epochs, if each has its own.
     """
+    options = rules.options
     first = Iterables(source, options.weigh if options.has_costs else None)
     spec = first.peek()
     if spec is not EMPTY and options.batch == "global":
-        specs.check_global(spec[0] if options.has_costs else spec, options.remainder, group_trainers)
-    divides = options.shard is not None and readers > 1
+        specs.check_global(spec[0] if options.has_costs else spec, options.remainder, rules.group_trainers)
     part = None
-    if divides:
-        what = f"reads everything and delivers one element in {readers} (the source is a Python iterable)"
+    if rules.divides:
+        what = f"reads everything and delivers one element in {rules.readers} (the source is a Python iterable)"
         part = PartSummary("elements", kinds="iterable", what=what)
     count = UNKNOWN if function is not None else first.count
-    if divides and count >= 0:
-        count = (count - reader + readers - 1) // readers
+    if rules.divides and count >= 0:
+        count = (count - rules.reader + rules.readers - 1) // rules.readers
     held = [first]  # with a function: empty when an epoch has begun
 
     def deal(channel: int, epoch: int, number: int) -> None:
         if function is None:
-            shares.deal(channel, epoch, anew=False, divides=divides, source=first)
+            shares.deal(channel, epoch, anew=False, divides=rules.divides, source=first)
             return
         iterables = held.pop() if held and number == 1 else None
         held.clear()
@@ -64,7 +56,7 @@ def read_iterable(
                 raise
             iterables = first.of_another_epoch(made, number)
         try:
-            shares.deal(channel, epoch, anew=True, divides=divides, source=iterables)
+            shares.deal(channel, epoch, anew=True, divides=rules.divides, source=iterables)
         finally:
             iterables.forget()
 

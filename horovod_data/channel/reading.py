@@ -16,6 +16,21 @@ from .shard.summary import PartSummary
 INFINITE, UNKNOWN = -1, -2  # as tf.data counts
 
 
+class Rules(NamedTuple):
+    """What a channel requires of the source that this reader reads."""
+
+    options: Options
+    reader: int
+    readers: int
+    trainers: int
+    group_trainers: int  # the trainers for which this reader cuts its global batches
+
+    @property
+    def divides(self) -> bool:
+        """Says whether each reader takes a part of the source."""
+        return self.options.shard is not None and self.readers > 1
+
+
 @dataclasses.dataclass
 class Reading:
     """What this process reads for a channel, or the function that makes it for every epoch."""
@@ -82,11 +97,6 @@ def with_context(function: Callable[..., Any], context: Any, options: Options) -
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin function without a signature
         return function, Wants(False, False)
-    if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
-        what = (
-            "the dataset function's parameter `epoch` can be passed by its position only, and the number of the epoch"
-        )
-        raise explained(TypeError, f"{what} is passed by name", "Leave out the `/` behind it")
     by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     needed = [
         p

@@ -6,7 +6,7 @@ None is part of the structure, and not a leaf. The same holds for TensorFlow's s
 
 from __future__ import annotations
 
-import collections
+import copy
 from typing import Any, Iterator, Sequence
 
 from ..errors import explained
@@ -45,19 +45,14 @@ def _filled(nest: Any, rest: Iterator[Any]) -> Any:
     if is_none(nest):
         return nest
     if isinstance(nest, dict):
-        by_key = {key: _filled(nest[key], rest) for key in sorted(nest)}
-        return _like(nest, [(key, by_key[key]) for key in nest])
+        made = copy.copy(nest)  # with the class, the order of the keys, and the factory of a defaultdict
+        made.update({key: _filled(nest[key], rest) for key in sorted(nest)})
+        return made
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return type(nest)(*[_filled(part, rest) for part in nest])
     if isinstance(nest, (tuple, list)):
         return type(nest)([_filled(part, rest) for part in nest])
     return next(rest)
-
-
-def _like(given: dict[Any, Any], items: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    if isinstance(given, collections.defaultdict):
-        return collections.defaultdict(given.default_factory, items)
-    return type(given)(items)
 
 
 def matched(spec: Any, element: Any, path: str = "") -> list[Any]:
@@ -69,29 +64,26 @@ def matched(spec: Any, element: Any, path: str = "") -> list[Any]:
     if is_none(spec):
         if element is None:
             return []
-        raise _differs(path, f"a {type(element).__name__}", "None")
-    if isinstance(spec, dict):
-        if not isinstance(element, dict):
-            raise _differs(path, f"a {type(element).__name__}", "a dict")
-        if element.keys() != spec.keys():
-            raise _differs(
-                path, f"a dict of {', '.join(map(repr, element))}", f"a dict of {', '.join(map(repr, spec))}"
-            )
-        return [leaf for key in sorted(spec) for leaf in matched(spec[key], element[key], f"{path}[{key!r}]")]
-    if isinstance(spec, (tuple, list)):
-        kind = "list" if isinstance(spec, list) else "tuple"
-        if not isinstance(element, (tuple, list)) or isinstance(element, list) is not isinstance(spec, list):
-            raise _differs(path, f"a {type(element).__name__}", f"a {kind}")
-        if len(element) != len(spec):
-            raise _differs(path, f"a {kind} of {len(element)}", f"a {kind} of {len(spec)}")
-        names = [f".{name}" for name in getattr(spec, "_fields", ())] or [f"[{i}]" for i in range(len(spec))]
-        return [leaf for name, of, part in zip(names, spec, element) for leaf in matched(of, part, f"{path}{name}")]
-    return [element]
+    elif isinstance(spec, dict):
+        if isinstance(element, dict) and element.keys() == spec.keys():
+            return [leaf for key in sorted(spec) for leaf in matched(spec[key], element[key], f"{path}[{key!r}]")]
+    elif isinstance(spec, (tuple, list)):
+        same = isinstance(element, (tuple, list)) and isinstance(element, list) is isinstance(spec, list)
+        if same and len(element) == len(spec):
+            names = [f".{name}" for name in getattr(spec, "_fields", ())] or [f"[{i}]" for i in range(len(spec))]
+            return [leaf for name, of, part in zip(names, spec, element) for leaf in matched(of, part, f"{path}{name}")]
+    else:
+        return [element]
+    what = f"{called(path or 'the element')} is {_shown(element)}, but in the first element it was {_shown(spec)}"
+    raise explained(TypeError, what, "Let all elements have the same structure", where="")
 
 
-def _differs(path: str, found: str, before: str) -> TypeError:
-    what = f"{called(path or 'the element')} is {found}, but in the first element it was {before}"
-    return explained(TypeError, what, "Let all elements have the same structure", where="")
+def _shown(nest: Any) -> str:
+    if isinstance(nest, dict):
+        return f"a dict of {', '.join(map(repr, nest))}"
+    if isinstance(nest, (tuple, list)):
+        return f"a {'list' if isinstance(nest, list) else 'tuple'} of {len(nest)}"
+    return "None" if is_none(nest) else f"a {type(nest).__name__}"
 
 
 def check_keys(nest: Any, whose: str) -> None:

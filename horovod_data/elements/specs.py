@@ -160,6 +160,11 @@ class Component:
     # The static shape that the core gets. For the dense shape of a sparse tensor it is the shape of the sparse tensor.
     static: Shape = None
 
+    @property
+    def number(self) -> int:
+        """TensorFlow's number of the type. Raises TypeError for a type that can't be sent."""
+        return dtypes.number_of(self.dtype)
+
 
 def components(spec: Any) -> list[Component]:
     """The plain tensors of an element of this spec, in order."""
@@ -254,18 +259,13 @@ def common_spec(specs: Sequence[Any]) -> Any:
 
 
 def _common_leaf(one: LeafSpec, other: LeafSpec) -> Optional[LeafSpec]:
-    if type(one) is not type(other) or (one.dtype, one.text) != (other.dtype, other.text):
-        return None
-    shape = _common_shape(one.shape, other.shape)
-    if isinstance(one, DenseSpec) and isinstance(other, DenseSpec):
-        name = one.name if one.name == other.name else None
-        return DenseSpec(shape, one.dtype, name, one.text)
-    if isinstance(one, RaggedSpec) and isinstance(other, RaggedSpec):
-        if (one.ragged_rank, one.splits) != (other.ragged_rank, other.splits):
-            return None
-        flat: Any = None if one.flat is None or other.flat is None else _common_leaf(one.flat, other.flat)
-        return None if flat is None and one.flat != other.flat else dataclasses.replace(one, shape=shape, flat=flat)
-    return dataclasses.replace(one, shape=shape)
+    changed: dict[str, Any] = {"shape": _common_shape(one.shape, other.shape)}
+    if isinstance(one, DenseSpec) and isinstance(other, DenseSpec) and one.name != other.name:
+        changed["name"] = None
+    if isinstance(one, RaggedSpec) and isinstance(other, RaggedSpec) and one.flat and other.flat:
+        changed["flat"] = _common_leaf(one.flat, other.flat)
+    found = dataclasses.replace(one, **changed)
+    return found if type(one) is type(other) and found == dataclasses.replace(other, **changed) else None
 
 
 def _common_shape(one: Shape, other: Shape) -> Shape:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator, Optional, Union
 from ..channel.create import Channel, make
 from ..channel.options import Options
 from ..channel.reader_iterable import check_iterable, read_iterable
-from ..channel.reading import INFINITE, InputContext, Reading, with_context
+from ..channel.reading import INFINITE, InputContext, Reading, Rules, with_context
 from ..elements import arrays
 from ..ending import signals
 from ..errors import explained
@@ -98,7 +98,7 @@ def _read(source: Any, options: Options, job: state.Job) -> Optional[Reading]:
     """This rank's side as a reader. None: it does not read."""
     if job.reader is None:
         return None
-    readers, trainers, group_trainers = job.layout.sizes(job.comm_rank)
+    rules = Rules(options, job.reader, *job.layout.sizes(job.comm_rank))
     if _checked(source) is None:
         to_do = "Pass a source, or a function that returns one; only other ranks may pass None"
         raise explained(TypeError, "source is None on a reader", to_do)
@@ -106,16 +106,16 @@ def _read(source: Any, options: Options, job: state.Job) -> Optional[Reading]:
     if isinstance(source, type) or callable(source) and not hasattr(source, "__iter__"):
         tf = sys.modules.get("tensorflow")
         context = InputContext if tf is None else tf.distribute.InputContext
-        made, wants = with_context(source, context(readers, job.reader, trainers), options)
+        made, wants = with_context(source, context(rules.readers, rules.reader, rules.trainers), options)
         source = _called(made, 1 if wants.epoch else None)
         function = made if wants.epoch else None
     if _is_dataset(source):
         from ..channel.reader_dataset import read_made  # imports TensorFlow
 
-        return read_made(source, function, options, job.reader, readers, group_trainers)
+        return read_made(source, function, rules)
     check_iterable(source)
     anew = None if function is None else lambda epoch: _called(function, epoch)
-    return read_iterable(source, anew, options, job.reader, readers, group_trainers)
+    return read_iterable(source, anew, rules)
 
 
 def _is_dataset(source: Any) -> bool:

@@ -280,23 +280,14 @@ class Allgather:
 # ---- Channels.
 
 
-class Component(NamedTuple):
-    """A flat tensor of a channel's elements, in the form that C++ takes."""
-
-    name: str
-    rule: int
-    dtype: int  # a DataType of TensorFlow
-    row_length: int
-    shape: Optional[Sequence[Optional[int]]]  # None: the number of axes is unknown
-
-
-def channel_create(name: str, cache_folder: str, components: Sequence[Component], **options: Any) -> None:
+def channel_create(name: str, cache_folder: str, components: Sequence[Any], **options: Any) -> None:
     """Creates the channel of an agreement in this process.
 
-    `cache_folder`: as in ChannelConfig in C++. `options`: the fields of ChannelOptions.
+    `cache_folder`: as in ChannelConfig in C++. `components`: each a Component of elements/specs.py. `options`: the fields
+    of ChannelOptions.
     """
     n = len(components)
-    known = [-1 if size is None else size for part in components for size in part.shape or ()]
+    known = [-1 if size is None else size for part in components for size in part.static or ()]
     calls.check(
         "channel_create",
         *calls.numbers(options),
@@ -305,9 +296,9 @@ def channel_create(name: str, cache_folder: str, components: Sequence[Component]
         n,
         (c_char_p * n)(*[part.name.encode() for part in components]),
         (c_int * n)(*[part.rule for part in components]),
-        (c_int * n)(*[part.dtype for part in components]),
+        (c_int * n)(*[part.number for part in components]),
         (c_int64 * n)(*[part.row_length for part in components]),
-        (c_int * n)(*[-1 if part.shape is None else len(part.shape) for part in components]),
+        (c_int * n)(*[-1 if part.static is None else len(part.static) for part in components]),
         (c_int64 * len(known))(*known),
     )
 

@@ -179,7 +179,7 @@ def test_what_can_not_be_sent(element, text):
     ({"x": 1}, {"y": 1}, r"the element is a dict of 'y', but in the first element it was a dict of 'x'"),
     ((1, {"a": 2}), (1, {"a": None, "b": 2}), r"component \[1\] is a dict of 'a', 'b'"),
     ((1, 2), (1, 2, 3), "the element is a tuple of 3, but in the first element it was a tuple of 2"),
-    ((1, 2), [1, 2], "the element is a list, but in the first element it was a tuple"),
+    ((1, 2), [1, 2], "the element is a list of 2, but in the first element it was a tuple of 2"),
     ((None, 2), (1, 2), r"component \[0\] is a int, but in the first element it was None"),
     ({"x": np.float32([1])}, {"x": np.float64([1])}, r"component \['x'\] is float64 with 1 axes, but .* float32 with 1 axes"),
     (np.zeros([2, 2]), np.zeros([2]), "is float64 with 1 axes, but in the first element it was float64 with 2 axes"),

@@ -12,7 +12,7 @@ from stateful import SOURCES, KeepsItsPlace
 
 from horovod_data.channel import reader_iterable
 from horovod_data.channel.options import Options
-from horovod_data.channel.reading import EMPTY, INFINITE
+from horovod_data.channel.reading import EMPTY, INFINITE, Rules
 from horovod_data.elements import columns
 
 
@@ -143,12 +143,12 @@ def test_the_source_of_an_epoch_is_freed_at_its_end(monkeypatch):
     alive = {}
     monkeypatch.setattr(reader_iterable.shares, "deal", deal)
     options = Options(batch="per_rank")
-    reading = reader_iterable.read_iterable(function(1), function, options, 0, 1, 1)
+    reading = reader_iterable.read_iterable(function(1), function, Rules(options, 0, 1, 1, 1))
     reading.deal(1, 1, 1)
     with pytest.raises(KeyError):
         reading.deal(1, 2, 2)
     reading.deal(1, 3, 3)
     assert alive == {1: {1}, 2: {2}, 3: {3}}
-    resumed = reader_iterable.read_iterable(function(1), function, options, 0, 1, 1)
+    resumed = reader_iterable.read_iterable(function(1), function, Rules(options, 0, 1, 1, 1))
     resumed.deal(1, 3, 3)
     assert alive[3] == {3}
