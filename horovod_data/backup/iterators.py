@@ -58,7 +58,7 @@ def channels_of(data: Any) -> list[str]:
 
 def is_dynamic(data: Any) -> bool:
     """Says whether a Loader or a dataset has a channel with schedule="dynamic"."""
-    return not create.dynamic.isdisjoint(channels_of(data))
+    return any(create.options_of[name].schedule == "dynamic" for name in channels_of(data))
 
 
 # ---- Iterators of tf.data.
@@ -87,7 +87,7 @@ def restore(iterator: Any, state: bytes) -> None:
 
 def is_per_rank(dataset: Any) -> bool:
     """Says whether a dataset has a channel with batch="per_rank"."""
-    return not create.per_rank.isdisjoint(channels_of(dataset))
+    return any(create.options_of[name].batch == "per_rank" for name in channels_of(dataset))
 
 
 def check_ranks(dataset: Any, before: int, now: int) -> None:

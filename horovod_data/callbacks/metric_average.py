@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from ..channel.create import filled
+from ..channel.create import options_of
 from ..channel.reader_dataset import eagerly
 from ..collectives.gather import gather
 from ..collectives.scatter import scatter
@@ -112,7 +112,10 @@ class MetricAverage(tf.keras.callbacks.Callback):
         if len(news) != 1:
             return None
         ((name, (rows, of_epoch)),) = news.items()
-        return rows if name in filled and rows == of_epoch else None
+        # Keras counts filler rows in its losses. With `weigh` the losses are means over the weights.
+        options = options_of.get(name)  # None: the load of a cached channel
+        corrects = options is not None and options.fills and options.weigh is None
+        return rows if corrects and rows == of_epoch else None
 
 
 def _delivered() -> dict[str, tuple[int, int, int]]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any, Callable, Optional
 
 from ..elements import nests, specs
@@ -19,13 +18,8 @@ from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reading import EMPTY, INFINITE, UNKNOWN, Reading, steps_of
 from .shard.summary import PartSummary, check_parts
 
-# The names of channels whose elements are one rank's batches (batch="per_rank").
-per_rank: set[str] = set()
-# The names of channels whose ranks make different numbers of steps (schedule="dynamic").
-dynamic: set[str] = set()
-# The names of channels that have filler rows and no `weigh`. Keras counts filler rows in its losses. MetricAverage
-# corrects these counts.
-filled: set[str] = set()
+# The options of the newest channel of each name.
+options_of: dict[str, Options] = {}
 
 
 @dataclasses.dataclass
@@ -105,7 +99,8 @@ def make(job: state.Job, options: Options, call: str, read: Read, ctrl_c: signal
         channel, arenas, elements = _agreed(job, options, number, what, said, reading)
         if reading is not None and reading.spec is EMPTY:
             reading.agreed(channel.spec)
-        _note(channel)
+        watch.renew(channel.label)
+        options_of[channel.label] = options
         of_readers = channel
         if options.cached:
             of_readers = dataclasses.replace(channel, label=f"{channel.label} (load)")
@@ -129,14 +124,13 @@ def _exchanged(mine: dict[str, Any], what: str, failure: Optional[BaseException]
     If the agreement itself fails, raises this rank's `failure`. Without one, raises the error of the agreement.
     """
     try:
-        number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
+        return bindings.agree(mine, what)
     except Exception as error:
         if failure is not None:
             raise failure from error
         raise
     finally:
         failure = None
-    return number, [(one.ranks, json.loads(one.payload)) for one in said]
 
 
 def _agreed(
@@ -208,16 +202,6 @@ def _create_kept(
         if keeper is not None and not made:
             keeper.dealer.cancel()
         failure = None  # as in make()
-
-
-def _note(channel: Channel) -> None:
-    """Notes what other modules must know of a channel with this name. Call it before the channel is created."""
-    options = channel.options
-    watch.renew(channel.label)
-    (per_rank.add if options.batch == "per_rank" else per_rank.discard)(channel.label)
-    (dynamic.add if options.schedule == "dynamic" else dynamic.discard)(channel.label)
-    fills = options.remainder in ("pad", "repeat") and options.weigh is None
-    (filled.add if fills else filled.discard)(channel.label)
 
 
 def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], part: cached.Part = cached.Part()) -> None:

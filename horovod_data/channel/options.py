@@ -134,7 +134,12 @@ class Options:
     @property
     def weighs(self) -> bool:
         """Says whether a weight comes with each row."""
-        return self.weigh is not None or self.remainder in ("pad", "repeat")
+        return self.weigh is not None or self.fills
+
+    @property
+    def fills(self) -> bool:
+        """Says whether filler rows fill up the shares."""
+        return self.remainder in ("pad", "repeat")
 
     def words(self) -> dict[str, Any]:
         """The arguments in a form for JSON, to compare them between ranks. Functions have no such form."""

@@ -11,7 +11,6 @@ sets the variables that the job needs, because a launcher may not pass on the do
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import socket
 import sys
@@ -102,8 +101,8 @@ def _deliver(batch: str, trainers: int) -> None:
 
 def _of_all_ranks(mine: Any, what: str) -> dict[int, Any]:
     """The values of all ranks, by rank. Collective. JSON must be able to represent a value."""
-    _, answers = bindings.agree(json.dumps(mine).encode(), what)
-    return {rank: json.loads(one.payload) for one in answers for rank in one.ranks}
+    _, answers = bindings.agree(mine, what)
+    return {rank: value for ranks, value in answers for rank in ranks}
 
 
 def _steps_per_second(name: str, length: int, seconds: float) -> float:
@@ -111,7 +110,7 @@ def _steps_per_second(name: str, length: int, seconds: float) -> float:
     shares = loader(lambda: itertools.repeat(np.zeros(length, np.uint8)), batch="per_rank", name=f"doctor {name}")
     rate = _rate(iter(shares), seconds) if roles.is_trainer() else 0.0
     del shares
-    bindings.agree(b"", f"the doctor's {name} batches")
+    bindings.agree(None, f"the doctor's {name} batches")
     return rate
 
 

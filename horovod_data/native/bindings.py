@@ -48,13 +48,6 @@ class MpiState(NamedTuple):
         return self.initialized and not self.finalized
 
 
-class Contribution(NamedTuple):
-    """A contribution to an agreement. `ranks` are the ranks of the communicator that made the same contribution."""
-
-    ranks: tuple[int, ...]
-    payload: bytes
-
-
 def build_info() -> dict[str, Any]:
     """What the libraries were built with: version, build, cxx11_abi, mpi, and tensorflow (None: without it)."""
     built, mpi = calls.text("build_info").split("\n", 1)
@@ -236,17 +229,17 @@ def session() -> int:
 # ---- Agreements.
 
 
-def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
-    """Makes an agreement: returns its number, and the contributions of all ranks. Equal contributions are joined.
+def agree(mine: Any, what: str) -> tuple[int, list[tuple[tuple[int, ...], Any]]]:
+    """Makes an agreement: returns its number, and each different contribution with the ranks that have made it.
 
-    Collective on the engine's communicator. `mine` has no newline and no NUL. `what` names the call for ranks that wait
-    for it: "distribute_dataset(name='train')".
+    Collective on the engine's communicator. JSON must be able to represent `mine`. `what` names the call for ranks that
+    wait for it: "distribute_dataset(name='train')".
     """
     number, lines = c_int64(), c_char_p()
-    calls.check("agree_begin", mine, what.encode(), byref(number))
+    calls.check("agree_begin", json.dumps(mine, sort_keys=True).encode(), what.encode(), byref(number))
     calls.wait("agree_wait", number, calls.SLICE_MS, byref(lines))
     parts = [line.partition(b"\t") for line in calls.lines(lines)]
-    return number.value, [Contribution(tuple(map(int, ranks.split())), payload) for ranks, _, payload in parts]
+    return number.value, [(tuple(map(int, ranks.split())), json.loads(payload)) for ranks, _, payload in parts]
 
 
 class Allgather:
