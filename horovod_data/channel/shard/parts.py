@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -71,11 +71,11 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
             return ReaderPart(private.shard_files(dataset, reader, readers), summary)
         except tf.errors.OpError:
             why = "tf.data does not know the stage that reads the files"
-    if unordered := next(_unordered(dataset, chain), None):
+    if reason := next(unordered(dataset, chain), None):
         raise explained(
             ValueError,
             f'shard="auto" cannot give each reader its own files ({why}), nor its own elements: '
-            f"{unordered}, so every reader has another order, and elements would come twice or not at all",
+            f"{reason}, so every reader has another order, and elements would come twice or not at all",
             "Give it a seed, or let the dataset function take a tf.distribute.InputContext and shard by num_input_pipelines and "
             "input_pipeline_id",
         )
@@ -107,7 +107,7 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
     # The first stages yield names of files. A later stage reads these files. All readers must have the names in the
     # same order. The pipeline is a chain, because it has one source and no stage with several inputs.
     names = chain[next((i for i in reversed(range(len(chain))) if _reads_files(chain[i])), -1) + 1 :]
-    if next(_unordered(dataset, names, _MOVED) if len(names) > 1 else iter(()), None):
+    if next(unordered(dataset, names, _MOVED) if len(names) > 1 else iter(()), None):
         return (), "names of files have another order on each reader"
     return tuple(sources[0].as_numpy_iterator()), ""
 
@@ -118,14 +118,3 @@ def _reads_files(stage: tf.data.Dataset) -> bool:
         node.op.endswith(("Dataset", "DatasetV2")) and node.op.startswith(_READS_FILES)
         for node in private.function_nodes(stage)
     )
-
-
-def _unordered(
-    dataset: tf.data.Dataset, chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()
-) -> Iterator[str]:
-    """Yields the reasons why the order of the elements may differ from reader to reader."""
-    if dataset.options().deterministic is False and (
-        not moved or any(private.name(stage).startswith("Parallel") for stage in chain)
-    ):
-        yield "its options say deterministic=False"
-    yield from unordered(chain, moved)
