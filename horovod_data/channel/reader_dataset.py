@@ -93,7 +93,7 @@ def _prepared(dataset: tf.data.Dataset, rules: Rules, graph: Optional[tf.Graph] 
         )
     part = None
     if rules.divides:
-        with _mode(graph), tf.device("/CPU:0"):
+        with mode_of_readers(graph):
             part = part_of(dataset, rules.reader, rules.readers)
     whole, own = dataset, dataset if part is None else part.dataset
     # If the readers divide elements, the core gets all of them. It compares them between the readers, and deals only
@@ -104,7 +104,7 @@ def _prepared(dataset: tf.data.Dataset, rules: Rules, graph: Optional[tf.Graph] 
     tensors.check_types(spec)
     if rules.options.batch == "global":
         specs.check_global(tensors.spec_of(spec), rules.options.remainder, rules.group_trainers)
-    with _mode(graph), tf.device("/CPU:0"):
+    with mode_of_readers(graph):
         if rules.options.has_costs:
             dataset = dataset.map(tensors.with_costs(rules.options.weigh, spec))
             tensors.check_costs(dataset.element_spec)
@@ -163,16 +163,9 @@ def called(function: Callable[..., Any], epoch: Optional[int]) -> tf.data.Datase
 
 
 @contextlib.contextmanager
-def mode_of_readers() -> Iterator[None]:
-    """The context in which functions make datasets."""
-    with _mode(None), tf.device("/CPU:0"):
-        yield
-
-
-@contextlib.contextmanager
-def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
-    """The context in which a dataset is made or extended: its graph, or eager mode."""
-    with eagerly() if graph is None else graph.as_default():
+def mode_of_readers(graph: Optional[tf.Graph] = None) -> Iterator[None]:
+    """The context in which datasets are made and extended: their graph, or eager mode."""
+    with eagerly() if graph is None else graph.as_default(), tf.device("/CPU:0"):
         yield
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -94,12 +93,10 @@ def _is_of_tensorflow(error: BaseException) -> bool:
 
 def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
-    if _is_of_tensorflow(error):
-        with contextlib.suppress(Exception):  # a class of the user may lack the attribute
-            code = int(getattr(error, "error_code"))
-            return _UNKNOWN if code in (0, _OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
-        return _UNKNOWN
-    return calls.code_of(error)
+    if not _is_of_tensorflow(error):
+        return calls.code_of(error)
+    code = int(getattr(error, "error_code", _UNKNOWN))  # a class of the user may lack it
+    return _UNKNOWN if code in (0, _OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
 
 
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:

@@ -144,7 +144,7 @@ def check_spec(spec: Any, to: str) -> None:
             dtypes.numpy_of(leaf.dtype)
             continue
         torch = sys.modules["torch"]
-        if dtypes.is_quantized(leaf.dtype) or not isinstance(getattr(torch, leaf.dtype, None), torch.dtype):
+        if leaf.dtype in dtypes.QUANTIZED or not isinstance(getattr(torch, leaf.dtype, None), torch.dtype):
             what = f"torch has no type for {called(name)}, {leaf.dtype}"
             raise explained(TypeError, what, 'Convert it on the reader, or use to="numpy"')
 

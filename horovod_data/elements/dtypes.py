@@ -19,8 +19,9 @@ _NUMBERS = {
     "float8_e4m3fnuz": 26, "float8_e4m3b11fnuz": 27, "float8_e5m2fnuz": 28, "int4": 29, "uint4": 30,
 }  # fmt: skip
 NAMES = {number: name for name, number in _NUMBERS.items()}
-_FLOATING = ("float", "bfloat")
-_QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "qint16": "int16", "quint16": "uint16"}
+FLOATING = ("float", "bfloat")  # the beginnings of the names of floating-point types
+# Numbers with a scale, which is not known here.
+QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "qint16": "int16", "quint16": "uint16"}
 # Types that numpy has only with ml_dtypes, and numpy's own types of the same size. Older versions of torch have no
 # uint16.
 _BITS = {name: "int16" if name == "bfloat16" else "uint8" for name in _NUMBERS if name.startswith(("bfloat", "float8"))}
@@ -40,19 +41,9 @@ def name_of(dtype: Any) -> Optional[str]:
     return dtype.name if dtype.name in _NUMBERS else None
 
 
-def is_floating(name: str) -> bool:
-    """Says whether the items are floating-point numbers."""
-    return name.startswith(_FLOATING)
-
-
-def is_quantized(name: str) -> bool:
-    """Says whether the items stand for numbers with a scale, which is not known here."""
-    return name in _QUANTIZED
-
-
 def bits_of(name: str) -> str:
     """The name of a numpy type of the same size. It is the type itself, if numpy has it."""
-    return _BITS.get(name) or _QUANTIZED.get(name, name)
+    return _BITS.get(name) or QUANTIZED.get(name, name)
 
 
 @functools.lru_cache(maxsize=None)

@@ -230,7 +230,7 @@ def has_sample_weight(spec: Any) -> bool:
     0."""
     if type(spec) not in (tuple, list) or len(spec) != 3:
         return False
-    return isinstance(spec[2], DenseSpec) and dtypes.is_floating(spec[2].dtype) and bool(spec[2].rank)
+    return isinstance(spec[2], DenseSpec) and spec[2].dtype.startswith(dtypes.FLOATING) and bool(spec[2].rank)
 
 
 # ---- The spec of several readers.

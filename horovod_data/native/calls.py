@@ -114,9 +114,13 @@ def call(name: str, *args: Any) -> Any:
     return function(name)(*args)
 
 
+def last_error(code: int) -> str:
+    text: str = (call("last_error") or b"").decode(errors="replace")
+    return text or f"the C++ core failed with status code {code}"
+
+
 def raise_error(code: int) -> NoReturn:
-    text = (call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
-    raise explained(EXCEPTIONS.get(code, RuntimeError), text)
+    raise explained(EXCEPTIONS.get(code, RuntimeError), last_error(code))
 
 
 def check(name: str, *args: Any) -> None:

@@ -41,9 +41,7 @@ def releaser() -> Callable[[int], None]:
 def _raise_placed(code: int) -> NoReturn:
     """Raises the error of an iterator's last call, with the class that the reader's source raised if that is
     builtin."""
-    message = (calls.call("last_error") or b"").decode(
-        errors="replace"
-    ) or f"the C++ core failed with status code {code}"
+    message = calls.last_error(code)
     where = (calls.call("last_place") or b"").decode(errors="replace")
     name, colon, rest = message.partition(": ")
     kind = getattr(builtins, name, None) if colon else None
