@@ -8,7 +8,7 @@ times per second, and epochs may be shorter. The difference of two totals shows 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from ...errors import counted
 
@@ -27,11 +27,12 @@ class Total(NamedTuple):
     steps: int
     rows: int
     seconds: float
+    wait: float  # seconds
 
     def since(self, then: Total) -> Total:
         if self.steps < then.steps or self.seconds < then.seconds:  # it was reset between the two looks
             return self
-        return Total(self.steps - then.steps, self.rows - then.rows, self.seconds - then.seconds)
+        return Total(self.steps - then.steps, self.rows - then.rows, self.seconds - then.seconds, self.wait - then.wait)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Ended:
     steps: int
     rows: int
     seconds: float
+    wait: float
     expected: Optional[int]  # steps of each epoch; None: unknown before its end
 
     def text(self) -> str:
@@ -51,7 +53,8 @@ class Ended:
         early = f" of {whole:,}" if self.steps < whole else ""
         rate = f", {_rate(self.rows / self.seconds)}" if self.seconds > 0 else ""
         steps, rows = counted(self.steps, "step"), counted(self.rows, "row")
-        return f"{each} ended after {steps}{early}: {rows} on rank 0 in {self.seconds:.1f} s{rate}"
+        waits = _waits(self.wait, self.seconds)
+        return f"{each} ended after {steps}{early}: {rows} on rank 0 in {self.seconds:.1f} s{rate}{waits}"
 
 
 class Epochs:
@@ -64,12 +67,12 @@ class Epochs:
           channel: a number that tells channels of one name apart.
         """
         self.expected, self.channel = expected, channel
-        self.begun: Mapping[tuple[int, int], Any] = {}  # the times of all processes at the begin of the epoch
+        self.loading = ""  # how far the load of cache="job" is
         self.under_way = False
         self.number = self.steps = self.rows = 0
-        self.seconds = 0.0  # of the running epoch
+        self.seconds = self.wait = 0.0  # of the running epoch
         self._before: Optional[int] = None  # the steps of the last epoch that has ended
-        self._total = Total(0, 0, 0.0)
+        self._total = Total(0, 0, 0.0, 0.0)
 
     def look(self, tally: Tally, total: Total) -> list[Ended]:
         """The epochs that have ended since the last look."""
@@ -77,7 +80,7 @@ class Epochs:
         self._total = total
         if tally.epoch == self.number and tally.steps >= self.steps:
             over = self.under_way and grown.seconds == 0  # the time of an epoch grows until its end
-            self.seconds += grown.seconds
+            self.seconds, self.wait = self.seconds + grown.seconds, self.wait + grown.wait
             self.steps, self.rows = tally.steps, tally.rows
             return self.over() if over else []
         # Another epoch, or a new channel of the same name, which counts from 0. `steps`, `rows` and `part` are the part
@@ -87,22 +90,24 @@ class Epochs:
         last = max(self.number, tally.epoch - 1)
         ended = []
         if self.under_way or last > self.number:
-            ended.append(self._end(last, Total(steps, rows, grown.seconds * part)))
+            ended.append(self._end(last, Total(steps, rows, grown.seconds * part, grown.wait * part)))
         self.number, self.steps, self.rows = tally
-        self.seconds = grown.seconds * (1 - part) if ended else grown.seconds
+        rest = 1 - part if ended else 1.0
+        self.seconds, self.wait = grown.seconds * rest, grown.wait * rest
         self.under_way = tally.epoch > 0
         return ended
 
     def over(self) -> list[Ended]:
         """Ends the running epoch as it is."""
-        return [self._end(self.number, Total(0, 0, 0.0))] if self.under_way else []
+        return [self._end(self.number, Total(0, 0, 0.0, 0.0))] if self.under_way else []
 
     def _end(self, last: int, grown: Total) -> Ended:
         """Ends the running epoch and all later epochs up to `last`, which have grown by `grown` since the last look."""
         first = self.number + 1
         if self.under_way:
             first = self.number
-            grown = Total(self.steps + grown.steps, self.rows + grown.rows, self.seconds + grown.seconds)
+            seconds, wait = self.seconds + grown.seconds, self.wait + grown.wait
+            grown = Total(self.steps + grown.steps, self.rows + grown.rows, seconds, wait)
         self._before = round(grown.steps / (last - first + 1))
         self.under_way = False
         return Ended(first, last, *grown, self.expected)
@@ -116,8 +121,14 @@ class Epochs:
             far = f"about {100 * self.steps // whole} %, {counted(self.steps, 'step')} ({whole:,} in the epoch before)"
         else:
             far = f"{min(100, 100 * self.steps // whole)} %, {self.steps:,} of {whole:,} steps"
-        return f"epoch {self.number}: {far}, {_rate(self.rows / self.seconds if self.seconds > 0 else 0.0)} on rank 0"
+        rate = _rate(self.rows / self.seconds if self.seconds > 0 else 0.0)
+        waits = f"; {self.loading}" if self.loading else _waits(self.wait, self.seconds)
+        return f"epoch {self.number}: {far}, {rate} on rank 0{waits}"
 
 
 def _rate(rate: float) -> str:
     return f"{rate:,.0f} rows/s" if rate >= 10 else f"{rate:.2g} rows/s"
+
+
+def _waits(wait: float, seconds: float) -> str:
+    return f"; rank 0 waits {100 * wait / seconds:.0f} % of the time" if seconds > 0 else ""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HOROVOD_DATA_PROGRESS: a thread of rank 0 that reads the channels' numbers a few times per second, and shows them.
+"""HOROVOD_DATA_PROGRESS: a thread of rank 0 that reads its channels' numbers a few times per second, and shows them.
 
-Only trainer rank 0 has this thread, because programs usually print on rank 0. The times of the other processes show
-which ranks wait for which processes. The thread asks for these times every few seconds. No step waits for the thread,
-and the thread waits for no step.
+Only trainer rank 0 has this thread, because programs usually print on rank 0. No step waits for the thread, and the
+thread waits for no step.
 """
 
 from __future__ import annotations
@@ -17,17 +16,10 @@ from typing import Optional
 from ...errors import fork_check, say, start_thread
 from ...native import bindings
 from .. import times
-from ..report import verdict
 from . import display
 from .epochs import Ended, Epochs, Tally, Total
 
 _LOOK_SECONDS = 0.25
-# Other processes are asked again when their answers are older than both limits. The second is multiplied by their
-# number.
-_FRESH_SECONDS, _FRESH_SECONDS_OF_EACH = 2.0, 0.02
-# If a process has not answered after this time, its last answer stays valid. The second value is for the end of the
-# job.
-_PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
 # A terminal or a pipe that takes no output must not delay the end of the job for longer than this.
 _JOIN_SECONDS = 2.0
 
@@ -51,10 +43,7 @@ def start(seconds: float, attempt: int) -> None:
 
 
 def stop() -> None:
-    """Writes the last lines, and ends the thread.
-
-    Call it while the job runs, because it asks the other processes once more.
-    """
+    """Writes the last lines, and ends the thread. Call it while the job runs."""
     if _watch is not None and not _watch.forked():
         _watch.stop()
 
@@ -85,18 +74,16 @@ class Watch:
         self._lock = threading.Lock()  # of all that follows
         self._channels: dict[str, Epochs] = {}
         self._ended: list[tuple[str, Ended]] = []  # not yet shown
-        self._times: dict[tuple[int, int], times.Process] = {}  # the last answer of each process
-        self._asked = 0.0  # time of the last question
 
     def _run(self) -> None:
         try:
             while not self._stopped.wait(_LOOK_SECONDS):
                 if bindings.state() is not bindings.State.RUNNING:
                     return
-                self._show(_PATIENCE_SECONDS)
+                self._show()
             for _ in range(2):  # an epoch is over when the second look finds no more time in it
                 if bindings.state() is bindings.State.RUNNING:
-                    self._show(_LAST_PATIENCE_SECONDS)
+                    self._show()
         except (OSError, ValueError):  # stderr is closed
             return
 
@@ -112,7 +99,6 @@ class Watch:
                 self._look(own)
 
     def _look(self, own: times.Process) -> None:
-        self._times[times.who(own)] = own
         for name, one in times.trainers(own).items():
             number, tally = own["channels"][name]["options"]["number"], own["channels"][name]["tally"]
             if name not in self._channels or self._channels[name].channel != number:
@@ -120,9 +106,10 @@ class Watch:
                 self._channels[name] = Epochs(channel=number)
             channel = self._channels[name]
             channel.expected = _expected.get(name)
-            ended = channel.look(
-                Tally(tally["epoch"], tally["steps"], tally["rows"]), Total(one.steps, one.rows, one.total)
-            )
+            cache = times.cache_of([own["channels"][name]])
+            channel.loading = cache.loading if cache is not None else ""
+            total = Total(one.steps, one.rows, one.total, one.wait)
+            ended = channel.look(Tally(tally["epoch"], tally["steps"], tally["rows"]), total)
             self._ended += [(name, each) for each in ended]
         for name in self._channels.keys() - own["channels"].keys():  # the core has forgotten them
             self._end(name)
@@ -132,46 +119,16 @@ class Watch:
         if name in self._channels:
             self._ended += [(name, each) for each in self._channels.pop(name).over()]
 
-    def _show(self, patience: float) -> None:
+    def _show(self) -> None:
         self.look()
         with self._lock:
             now = time.monotonic()
             ended, self._ended = self._ended, []
-            running = {name: channel for name, channel in self._channels.items() if channel.under_way}
-            if self._due(now, at_once=bool(ended), running=bool(running)):
-                self._times |= {times.who(one): one for one in times.of_all(patience)}
-                self._asked = now
-            over = [(name, display.Shown(each.text(), self._waits(name), each.steps)) for name, each in ended]
-            for name in {name for name, _ in ended} & self._channels.keys():
-                self._channels[name].begun = {
-                    who: {**one, "channels": {name: one["channels"][name]}}
-                    for who, one in self._times.items()
-                    if name in one["channels"]
-                }
-            shown = {
-                name: display.Shown(channel.text(), self._waits(name), channel.steps)
-                for name, channel in running.items()
-            }
+            running = {name: (each.text(), each.steps) for name, each in self._channels.items() if each.under_way}
         with self._showing:
-            for one in over:
-                self._lines.end(*one)
-            self._lines.show(shown, now)
-
-    def _due(self, now: float, at_once: bool, running: bool) -> bool:
-        """Says whether to ask the other processes again. Answers of many processes are expensive."""
-        least, waited = _FRESH_SECONDS_OF_EACH * len(self._times), now - self._asked
-        return (at_once and waited >= least) or (running and waited >= max(_FRESH_SECONDS, least))
-
-    def _waits(self, name: str) -> str:
-        """A text that says which ranks have waited for what in the channel's epoch."""
-        if name not in self._channels:  # the core has forgotten the channel's times
-            return ""
-        cache = times.cache_of([one["channels"].get(name, {}) for one in self._times.values()])
-        loading = cache.loading if cache is not None else ""
-        for channel in times.channels(times.since(self._times.values(), self._channels[name].begun)):
-            if channel.name == name:
-                return loading or verdict.judge(channel).brief(len(channel.trainers))
-        return "" if self._channels[name].steps else loading or "rank 0 waits for its first batch"
+            for name, each in ended:
+                self._lines.end(name, each.text())
+            self._lines.show(running, now)
 
     # ---- Forks.
 

@@ -36,12 +36,6 @@ class Verdict:
     rank: Optional[int] = None  # the slow rank
     readers: Optional[int] = None  # the number of dedicated readers that is advised
     gain: Optional[float] = None
-    awaited: str = "pipeline"  # what waiting ranks wait for
-
-    def brief(self, ranks: int) -> str:
-        """The verdict in a few words, for progress lines."""
-        waits = f"{'ranks wait' if ranks > 1 else 'rank 0 waits'} {_percent(self.wait_share)}"
-        return f"{waits} of the time" if self.bound_by == "trainer" else f"{waits} for the {self.awaited}"
 
 
 def judge(channel: Channel) -> Verdict:
@@ -106,7 +100,7 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     )
     if channel.cache is None:  # cache="job" refuses "dynamic"
         text += '. schedule="dynamic" gives each rank as many batches as it can take'
-    return Verdict("rank", text, waiting, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
+    return Verdict("rank", text, waiting, rank=worst.rank, gain=gain)
 
 
 def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
@@ -125,28 +119,26 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
     if channel.cache is not None:  # more readers would change the first epoch alone
         from_memory = f"ranks wait {_percent(share)} of a step for the memory of the job"
         loads = f", or for the pipeline ({channel.cache.loading})" if channel.cache.loading else ""
-        return Verdict("reader", f"reader-bound: {from_memory}{loads}", share, awaited="memory of the job")
+        return Verdict("reader", f"reader-bound: {from_memory}{loads}", share)
     if not channel.readers or channel.grouped:  # a host can't have more than one reader
         return Verdict("reader", text, share)
     copying = sum(one.deal for one in channel.readers) > sum(one.pipeline for one in channel.readers)
     if copying:
         text = f"reader-bound: ranks wait {_percent(share)} of a step while the reader copies and sends"
-    awaited = "reader, which copies and sends" if copying else "pipeline"
     if (found := _slow_reader(channel)) is not None:
         slow, mine, others = found
         text += (
             f". {slow.name[0].upper()}{slow.name[1:]} is slow: it takes {_time(mine)} for a step, the other readers "
             f"{_time(others)}. Readers take turns, so the slowest sets the pace"
         )
-        awaited = f"slow {slow.name}"
     more = max(2, len(channel.readers) + 1)
     now, then = _now(channel, trainers), max(_own(trainers), _busy(channel) / more)
     gain = now / then if then else 1.0
     if gain < _WORTH:
-        return Verdict("reader", text, share, awaited=awaited)
+        return Verdict("reader", text, share)
     many = {2: "two", 3: "three", 4: "four"}.get(more, str(more))
     text += f"; {many} readers would give {gain:.1f}x (HOROVOD_DATA_READERS={more}, or init(readers={more})), if each has its cores"
-    return Verdict("reader", text, share, readers=more, gain=gain, awaited=awaited)
+    return Verdict("reader", text, share, readers=more, gain=gain)
 
 
 def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
@@ -157,8 +149,8 @@ def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, s
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
         text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements would give a part of this gain"
-        return Verdict("link", text, share, gain=now / then, awaited="network")
-    return Verdict("link", text, share, awaited="network")
+        return Verdict("link", text, share, gain=now / then)
+    return Verdict("link", text, share)
 
 
 def _work(channel: Channel) -> list[float]:
