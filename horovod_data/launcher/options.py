@@ -212,7 +212,7 @@ _SWITCHES = (
     ("--tag-output", "begin each line of output with its rank"),
     ("--prefix-output-with-timestamp", "begin each line of output with the time (Open MPI)"),
     ("--report", "at the end, say where the time went and who waited for whom"),
-    ("--progress", "while the job runs, show how far the epochs are, and who waits"),
+    ("--progress", "while the job runs, show how far the epochs are"),
     ("--dry-run", "print the command line, and start nothing"),
     ("--verbose", "print where the processes run, and the command line"),
 )
