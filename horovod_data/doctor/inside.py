@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the core and starts MPI, or loads TensorFlow and our ops, or imports Horovod, or imports mpi4py.
+"""Loads the core and starts MPI, or loads TensorFlow and our ops, or imports Horovod.
 
 Runs in a separate process, because each may crash:
 
-    python -m horovod_data.doctor.inside core|tensorflow|horovod|mpi4py
+    python -m horovod_data.doctor.inside core|tensorflow|horovod
 
 Before each step that may crash, it sends what it knows.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import sys
 from typing import Any, Callable
 
-from ..job import unaveraged
 from ..native import bindings, loader
 from . import children
 
@@ -57,22 +55,9 @@ def look_at_horovod() -> None:
     children.send(framework=of)
 
     def built(hvd: Any) -> dict[str, Any]:
-        home = os.path.dirname(os.path.dirname(hvd.__file__))
-        return {
-            "built": {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")},
-            "keras": unaveraged.keras_3_without_patch(home) if of == "tensorflow" else "",
-        }
+        return {"built": {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")}}
 
     _look("horovod", f"horovod.{of}" if of else "horovod", built if of else lambda hvd: {})
-
-
-def look_at_mpi4py() -> None:
-    """Imports mpi4py, but does not start MPI."""
-    with contextlib.suppress(ImportError):
-        import mpi4py
-
-        mpi4py.rc.initialize = mpi4py.rc.finalize = False
-    _look("mpi4py", "mpi4py.MPI", lambda module: {"mpi": module.Get_library_version().splitlines()[0]})
 
 
 def _look(package: str, module: str, more: Callable[[Any], dict[str, Any]]) -> None:
@@ -89,7 +74,7 @@ def _look(package: str, module: str, more: Callable[[Any], dict[str, Any]]) -> N
     children.send(**found, libraries=loader.mpi_libraries())
 
 
-_LOOKS = {"core": look_at_core, "tensorflow": look_at_tensorflow, "horovod": look_at_horovod, "mpi4py": look_at_mpi4py}
+_LOOKS = {"core": look_at_core, "tensorflow": look_at_tensorflow, "horovod": look_at_horovod}
 
 if __name__ == "__main__":
     children.end_with_parent()

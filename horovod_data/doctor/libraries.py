@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks TensorFlow, our core, MPI, Horovod and mpi4py: whether they exist, and whether they fit together."""
+"""Checks TensorFlow, our core, MPI and Horovod: whether they exist, and whether they fit together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Mapping, Optional
 
-from ..job import launch_checks, unaveraged
+from ..job import launch_checks
 from ..native.bindings import ThreadLevel
 from . import children, environment
 from .children import Output
@@ -27,7 +27,7 @@ def look(environ: Mapping[str, str]) -> dict[str, Output]:
     def output(what: str) -> Output:
         return children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env)
 
-    looks = ["core", "tensorflow", "horovod", "mpi4py"]
+    looks = ["core", "tensorflow", "horovod"]
     with concurrent.futures.ThreadPoolExecutor(len(looks)) as pool:
         return dict(zip(looks, pool.map(output, looks)))
 
@@ -50,9 +50,8 @@ def check(looks: Mapping[str, Output], only_srun: bool = False) -> list[Finding]
         tensorflow(looks["tensorflow"], core),
         ours(core),
         horovod(looks["horovod"], looks["tensorflow"], core),
-        mpi4py(looks["mpi4py"]),
         *mpi(core, only_srun),
-        *one_mpi(looks),
+        *one_mpi(core, looks["horovod"]),
     ]
 
 
@@ -133,35 +132,19 @@ def horovod(output: Output, tensorflow: Output, core: Output) -> Finding:
         return error(name, value, f"init() would go on without Horovod: {to_do}")
     controllers = ", ".join(what for what, there in built.items() if there)
     value = f"{version}, built with {controllers or 'no controller at all'}"
-    if built["mpi"] and output.get("keras"):
-        what = f"{value}; its Keras layer is for Keras 2, and this is Keras {output.get('keras')}"
-        return warning(name, what, unaveraged.TO_DO)
     if built["mpi"]:
         return ok(name, value)
     needed = f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}"
     return error(name, value, f"{needed}: `{rebuild}`")
 
 
-def mpi4py(output: Output) -> Finding:
-    name = "software.mpi4py"
-    if output.get("installed") is False:
-        return ok(name, "not installed: only init(comm=...) needs it")
-    if output.get("libraries") is None:
-        to_do = "Build it with this MPI: `MPICC=mpicc pip install --force-reinstall --no-binary mpi4py mpi4py`"
-        return warning(name, f"can't be imported: {_why(output)}", f"Only init(comm=...) needs it. {to_do}")
-    return ok(name, f"{output.get('version')}, {launch_checks.mpi_name(output.get('mpi'))}")
-
-
-def one_mpi(looks: Mapping[str, Output]) -> list[Finding]:
-    """Says whether the core, Horovod and mpi4py use the same MPI library. Two libraries in one process see two jobs."""
+def one_mpi(core: Output, horovod: Output) -> list[Finding]:
+    """Says whether the core and Horovod use the same MPI library. Two libraries in one process see two jobs."""
     name = "MPI.one library"
-    shown = {"core": "horovod_data", "horovod": "Horovod", "mpi4py": "mpi4py"}
-    uses = {shown[what]: sorted(map(os.path.realpath, looks[what].get("libraries") or [])) for what in shown}
-    users = {what: paths for what, paths in uses.items() if paths}
-    if len(set(map(tuple, users.values()))) > 1:
-        value = "; ".join(f"{what}: {', '.join(paths)}" for what, paths in users.items())
-        to_do = "init() fails in a program that imports both. Build all of them with the same MPI"
-        core = users.get("horovod_data")
-        level = warning if users.get("Horovod", core) == core else error  # init() imports Horovod, and not mpi4py
-        return [level(name, value, to_do)]
-    return [ok(name, f"{', '.join(users)} use the same")] if len(users) > 1 else []
+    ours, theirs = (sorted(map(os.path.realpath, one.get("libraries") or [])) for one in (core, horovod))
+    if not ours or not theirs:
+        return []
+    if ours == theirs:
+        return [ok(name, "horovod_data and Horovod use the same")]
+    value = f"horovod_data: {', '.join(ours)}; Horovod: {', '.join(theirs)}"
+    return [error(name, value, "init() fails in a program that uses Horovod. Build both with the same MPI")]

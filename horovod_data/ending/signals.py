@@ -5,7 +5,7 @@ Held defers Ctrl-C and other signals in a call that ranks make together, so that
 part. It defers signals whose handlers are Python functions, because these may raise. Inside such a call, the program's
 own code is interrupted at once.
 
-Outlasted keeps a dedicated reader alive at a signal after which the trainers save and leave.
+outlast() keeps a dedicated reader alive at a signal after which the trainers save and leave.
 """
 
 from __future__ import annotations
@@ -112,38 +112,22 @@ def act_by_default(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-class Outlasted:
-    """A context in which these signals only log a line, once for each, unless the program handles or ignores them.
+def outlast(numbers: list[signal.Signals]) -> None:
+    """From now on these signals only log a line, once for each, unless the program handles or ignores them.
 
     Outside of the main thread it does nothing. In a forked child the signals act by default.
     """
+    process, logged = os.getpid(), set()
 
-    def __init__(self, numbers: list[signal.Signals]) -> None:
-        self._process = os.getpid()
-        self._numbers = numbers
-        self._ours: list[signal.Signals] = []
-        self._logged: set[int] = set()
-
-    def __enter__(self) -> Outlasted:
-        if threading.current_thread() is threading.main_thread():
-            for number in self._numbers:
-                if signal.getsignal(number) is signal.SIG_DFL:
-                    signal.signal(number, self._came)
-                    self._ours.append(number)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in self._ours:
-            if signal.getsignal(number) == self._came:
-                signal.signal(number, signal.SIG_DFL)
-
-    def _came(self, number: int, frame: Optional[FrameType]) -> None:
-        if os.getpid() != self._process:
+    def came(number: int, frame: Optional[FrameType]) -> None:
+        if os.getpid() != process:
             act_by_default(number)
-        elif number not in self._logged:
-            self._logged.add(number)
-            say(
-                explain(
-                    f"{signal.Signals(number).name} came on this reader, which serves until all trainers have ended"
-                )
-            )
+        elif number not in logged:
+            logged.add(number)
+            name = signal.Signals(number).name
+            say(explain(f"{name} came on this reader, which serves until all trainers have ended"))
+
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, came)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -83,20 +82,3 @@ def _text(where: str) -> str:
         "for itself"
     )
     return explain(what, TO_DO, where)
-
-
-def keras_3_without_patch(home: str) -> str:
-    """Returns the version of Keras 3 if tf.keras is Keras 3 and Horovod lacks our patch. Otherwise an empty text.
-
-    `home` is Horovod's folder. This function imports neither Keras nor Horovod.
-    """
-    import importlib.metadata  # it takes longer than init()
-
-    try:
-        version = importlib.metadata.version("keras")
-        with open(os.path.join(home, "tensorflow", "keras", "__init__.py")) as file:
-            patched = "horovod_data" in file.read()
-    except (importlib.metadata.PackageNotFoundError, OSError):
-        return ""
-    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    return "" if patched or legacy or version.startswith("2.") else version

@@ -212,7 +212,7 @@ def test_after_the_end_under_the_launcher(hvdata, comm, folder, monkeypatch):
 @pytest.mark.ranks(1)
 def test_a_child_can_be_ended(hvdata, folder):
     """The child has the handlers of this process, but no step."""
-    from horovod_data.ending.signals import Outlasted
+    from horovod_data.ending import signals
 
     def status():
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,), daemon=True)
@@ -226,8 +226,11 @@ def test_a_child_can_be_ended(hvdata, folder):
 
     with hvdata.Backup(folder):
         assert status() == -signal.SIGTERM
-    with Outlasted([signal.SIGTERM]):
+    signals.outlast([signal.SIGTERM])
+    try:
         assert status() == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def test_a_rank_that_makes_no_step(hvdata, comm, folder, monkeypatch):
