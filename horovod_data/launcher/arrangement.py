@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Collection, Optional, Sequence
 
+from ..errors import counted
 from ..job.settings import read_roles
 from . import LaunchError
 from .hosts import Host, together
@@ -115,14 +116,7 @@ def _check(request: Request) -> None:
         read_roles({}, readers, request.readers_per_node, request.embedded, _OPTIONS)
     except ValueError as error:
         raise LaunchError(str(error)) from None
-    if not request.reader_hosts:
-        return
-    what, named = "--reader-hosts says where dedicated readers run, but", len(request.reader_hosts)
-    if request.readers_per_node:
-        raise LaunchError(f"{what} with --readers-per-node each host has its own", "Leave it out, or use --readers R")
-    if not request.readers:
-        raise LaunchError(f"{what} there are none", "Add --readers R")
-    if named > request.readers:
-        without = f"but --readers {request.readers} leaves {named - request.readers} of them without a reader"
-        to_do = f"Name fewer hosts, or ask for --readers {named}"
-        raise LaunchError(f"--reader-hosts names {named} hosts, {without}", to_do)
+    named, readers = len(request.reader_hosts), request.readers or 0
+    if named > readers:
+        what = f"--reader-hosts names {counted(named, 'host')}, but there are {readers} dedicated readers for them"
+        raise LaunchError(what, "Give --readers R, with at least one reader for each of these hosts")

@@ -176,8 +176,8 @@ def test_launchers_in_path(tmp_path):
     assert none.level == "error" and "put the bin folder of the MPI" in none.advice and OPEN_MPI in none.advice
     executable(tmp_path / "srun", "")
     assert found().level == "ok" and "srun is there" in found().value
-    executable(tmp_path / "mpirun", "echo 'HYDRA build details: Version: 4.0.2'")
-    assert found().value == f"{tmp_path}/mpirun (HYDRA build details: Version: 4.0.2)"
+    executable(tmp_path / "mpirun", "")
+    assert found().value == f"{tmp_path}/mpirun"
 
 
 def test_environments_for_jobs():
