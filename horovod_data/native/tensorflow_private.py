@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
-from tensorflow.python.client.session import BaseSession as BaseSession
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.data.ops.dataset_ops import DatasetSource as DatasetSource
 from tensorflow.python.data.ops.dataset_ops import DatasetV1Adapter as DatasetV1Adapter
@@ -26,12 +25,10 @@ from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
 from tensorflow.python.ops import control_flow_util
 
-# ITERATOR_CALLS: the methods of an iterator that give an element or its state. SESSION_CALLS: the methods of a session
-# that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls
-# first.
+# ITERATOR_CALLS: the methods of an iterator that give an element or its state. DATASET_CALL: the method of a dataset that
+# iter() calls first.
 ITERATOR_CALLS: tuple[str, ...] = ("_next_internal", "get_next_as_optional", "_save", "_restore")
 ITERATOR_CALLS += ("_serialize_to_tensors", "_restore_from_tensors")
-SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
 DATASET_CALL = "_apply_debug_options"
 
 _NOW = "now"  # the prefix of files that snapshot() writes at once
