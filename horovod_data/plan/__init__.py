@@ -48,10 +48,6 @@ class Costs:
     # One communication thread's sends over TCP. Source: delivery.py with OMPI_MCA_btl=tcp,self and
     # HOROVOD_DATA_PAYLOAD=message. Both sides together take 0.5 s of processor time for a GB, half of it in the sender.
     send_bytes_per_second: float = 4e9
-    # Processor seconds of all processes for each GB. Source: the same two runs, 16 MiB. The work of the pipeline comes
-    # on top.
-    cpu_seconds_per_gb_shared: float = 0.09
-    cpu_seconds_per_gb_sent: float = 0.5
 
 
 MEASURED = Costs()
@@ -150,7 +146,6 @@ class Prediction:
     leaving_bytes_per_step: float  # bytes that leave a reader's host, on average over the steps
     reader_memory_bytes: float  # of each reader
     trainer_memory_bytes: float  # of each rank that is not on the reader's host; 0 if there is none
-    cpu_seconds_per_step: float  # of all processes together, for delivery
 
     @property
     def delivery_seconds(self) -> float:
@@ -189,7 +184,6 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
     held = -(-window // in_turn) + 1  # steps in each reader: its part of the window, and one step that waits for credit
     beside = local if readers.per_node or readers.dedicated else local - 1  # ranks that share the reader's memory
     kept = RANK_BYTES * served + (SLOTS_BYTES + RINGS_BYTES * beside if beside else 0)
-    shared = (job.ranks if readers.per_node else local) * job.batch_bytes
     return Prediction(
         steps_per_second=1 / seconds[bound_by],
         window=window,
@@ -199,10 +193,6 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
         leaving_bytes_per_step=remote * job.batch_bytes / hosts_of_readers,
         reader_memory_bytes=held * served * job.batch_bytes + kept,
         trainer_memory_bytes=window * job.batch_bytes if remote else 0.0,
-        cpu_seconds_per_step=(
-            shared * costs.cpu_seconds_per_gb_shared + remote * job.batch_bytes * costs.cpu_seconds_per_gb_sent
-        )
-        / 1e9,
     )
 
 

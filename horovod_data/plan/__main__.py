@@ -36,7 +36,6 @@ def _describe(plan: Plan) -> list[str]:
         f"{_size(found.leaving_bytes_per_step * found.steps_per_second)}/s",
         f"  memory: {_size(found.reader_memory_bytes)} in each of {counted(readers.count(job), 'reader')}, "
         f"{_size(found.trainer_memory_bytes)} in each rank on another host",
-        f"  processor time for delivering: {found.cpu_seconds_per_step:.3g} s per step, all processes together",
     ]
 
 

@@ -125,11 +125,9 @@ def test_constants_are_those_of_the_published_benchmark():
     small, large = slowest("horovod_data, per_rank", 4096), slowest("horovod_data, global", 16 << 20)
     per_batch = statistics.median(small["seconds"]) / small["steps"] / small["ranks"]
     rate = large["steps"] * large["ranks"] * large["bytes"] / statistics.median(large["seconds"])
-    cpu = statistics.median(large["cpu"]) / (large["cpu_steps"] * large["ranks"] * large["bytes"] / 1e9)
     # Two runs of the benchmark differ by up to this much. If it fails, bring the constants up to date.
     assert plan.MEASURED.seconds_per_batch == pytest.approx(per_batch, rel=0.3)
     assert plan.MEASURED.copy_bytes_per_second == pytest.approx(rate, rel=0.3)
-    assert plan.MEASURED.cpu_seconds_per_gb_shared == pytest.approx(cpu, rel=0.3)
 
 
 def told_and_measured(r: dict, gbit: float, per_host: int, by: Readers):
