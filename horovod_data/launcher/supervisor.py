@@ -29,8 +29,7 @@ _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
 _FIRST_REPEAT, _REPEAT = 5, 10
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
-# A host that was just lost has less time, if the job can go on without it: this time, and this time after the others.
-_LATE_SECONDS, _AFTER_OTHERS_SECONDS = 4.0, 1.0
+_LATE_SECONDS = 4.0  # the same for a host that was just lost, if the job can go on without it
 _AHEAD_SECONDS = 1.0  # of the pause before an attempt, in which the launcher already asks the hosts
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
 _PATIENCE_SECONDS = 600.0  # the launcher waits for hosts for this time
@@ -233,18 +232,14 @@ class _Supervisor:
         """
         started = [(group, processes.start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
         begin = time.monotonic()
-        end, only_late = begin + _PROBE_SECONDS, False
-        while (left := end - time.monotonic()) > 0:
-            waiting = [host.name for group, process in started if process.poll() is None for host in group]
-            if not waiting:
-                break
-            if not only_late and all(name in late for name in waiting):
-                only_late = True
-                end = min(end, max(begin + _LATE_SECONDS, time.monotonic() + _AFTER_OTHERS_SECONDS))
-                continue
+
+        def limit() -> float:
+            silent = [group for group, process in started if process.poll() is None]
+            is_late = all(host.name in late for group in silent for host in group)
+            return (_LATE_SECONDS if is_late else _PROBE_SECONDS) if silent else 0.0
+
+        while (left := begin + limit() - time.monotonic()) > 0 and not (self._asked or self._interrupted):
             self._listen(left)
-            if self._asked or self._interrupted:
-                break
         for _, process in started:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
