@@ -71,6 +71,11 @@ def plain():
     return SGD(0.05)
 
 
+# What horovod.tensorflow.DistributedOptimizer passes on.
+FIXED = dict(device_dense="", device_sparse="", gradient_predivide_factor=1.0, scale_local_gradients=True)
+FIXED["process_set"] = hvd.global_process_set
+
+
 def everything():
     return SGD(0.05, momentum=0.9, clipnorm=0.5, use_ema=True, weight_decay=0.01)
 
@@ -87,6 +92,7 @@ CASES = {  # the optimizer of the ranks, of one process, how to compile
     "eager": (distributed(plain), plain, dict(run_eagerly=True)),
     "eager passes": (distributed(lambda: SGD(0.025), backward_passes_per_step=2), accumulating, dict(run_eagerly=True)),
     "several steps": (distributed(plain), plain, dict(steps_per_execution=2)),
+    "of horovod.tensorflow": (lambda: hvd.DistributedOptimizer(plain(), **FIXED), plain, {}),
     "dense": (distributed(plain, sparse_as_dense=True), plain, {}),
     "sum": (lambda: hvd.DistributedOptimizer(SGD(0.05 / hvd.size()), op=hvd.Sum), plain, {}),
     "scaled inside": (scaled_inside(), lambda: LossScale(plain()), {}),
@@ -97,7 +103,7 @@ CASES = {  # the optimizer of the ranks, of one process, how to compile
 }
 ROUNDED = ("adam", "compressed")  # rounding errors change the weights, and the losses little
 # Other tests apply gradients with passes and as dense ones.
-FAST = ("sgd", "momentum, clipping, averages", "eager", "scaled inside", *ROUNDED)
+FAST = ("sgd", "of horovod.tensorflow", "momentum, clipping, averages", "eager", "scaled inside", *ROUNDED)
 
 
 @pytest.mark.parametrize("case", [
@@ -388,8 +394,10 @@ REFUSED = {
     "twice": (ValueError, lambda: hvd.DistributedOptimizer(distributed(plain)()), "averages gradients already"),
     "twice, scaled": (ValueError, lambda: hvd.DistributedOptimizer(scaled_outside()()), "averages gradients already"),
     "some ranks": (
-        TypeError, lambda: hvd.DistributedOptimizer(plain(), process_set=hvd.ProcessSet([0])), "'process_set'",
+        ValueError, lambda: hvd.DistributedOptimizer(plain(), process_set=hvd.ProcessSet([0])), "was given process_set=",
     ),
+    "groups": (ValueError, lambda: hvd.DistributedOptimizer(plain(), groups=2), "was given groups=2. Leave it out"),
+    "unknown": (TypeError, lambda: hvd.DistributedOptimizer(plain(), group=2), "has no argument 'group'"),
     "op": (ValueError, lambda: hvd.DistributedOptimizer(plain(), op=hvd.Adasum), "op must be one of .* average and sum"),
     "compression": (ValueError, lambda: hvd.DistributedOptimizer(plain(), compression=int), "none and fp16"),
     "passes": (ValueError, lambda: hvd.DistributedOptimizer(plain(), backward_passes_per_step=0), "not 0"),

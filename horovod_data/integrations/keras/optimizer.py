@@ -20,6 +20,17 @@ from ...native import tensorflow_private as private
 _OPS = {"average": hvd.Average, "sum": hvd.Sum}
 _COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
+# Arguments of Horovod's own function that have no other value here. horovod.tensorflow passes most of them.
+_FIXED: dict[str, Any] = {
+    "device_dense": "",
+    "device_sparse": "",
+    "gradient_predivide_factor": 1.0,
+    "num_groups": 0,
+    "groups": None,
+    "process_set": hvd.global_process_set,
+    "scale_local_gradients": True,
+}
+
 # Numbers optimizers by their first use, because all ranks use them in the same order. A rank may make more optimizers.
 _used = itertools.count()
 _Base: Any = object
@@ -34,6 +45,7 @@ def DistributedOptimizer(
     op: Any = hvd.Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
+    **fixed: Any,
 ) -> Any:
     """Makes an optimizer average gradients over all ranks before it applies them.
 
@@ -53,9 +65,10 @@ def DistributedOptimizer(
       backward_passes_per_step: the number of steps whose gradients are added up before they are averaged and applied.
         IndexedSlices become dense. `iterations` counts the updates.
       average_aggregated_gradients: divides that sum by backward_passes_per_step.
+      fixed: all other arguments of Horovod's own function, with their defaults.
 
     Raises:
-      TypeError: `optimizer` is no optimizer of Keras 3.
+      TypeError: `optimizer` is no optimizer of Keras 3, or there is no such argument.
       ValueError: an argument has another value, or `optimizer` averages gradients already.
       RuntimeError, at the first step: the model is compiled with jit_compile=True. XLA has Horovod's collectives only
         on GPUs, with HOROVOD_ENABLE_XLA_OPS=1. Without this variable jit_compile="auto", the default, means no XLA.
@@ -67,6 +80,12 @@ def DistributedOptimizer(
         )
     if averages(optimizer):
         raise explained(ValueError, "DistributedOptimizer() was given an optimizer that averages gradients already")
+    for argument, value in fixed.items():
+        if argument not in _FIXED:
+            raise explained(TypeError, f"DistributedOptimizer() has no argument {argument!r}")
+        if value is not _FIXED[argument] and value != _FIXED[argument]:
+            what = f"DistributedOptimizer() of Keras 3 was given {argument}={value!r}"
+            raise explained(ValueError, what, "Leave it out, or use hvd.DistributedGradientTape in a train_step")
     options = SimpleNamespace(  # as a saved model has them
         name=name,
         compression=_name_of("compression", compression, _COMPRESSIONS),
