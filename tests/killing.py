@@ -31,10 +31,12 @@ EPOCHS, STEPS, ROWS, EVERY = 3, 100, 12, 3
 #   makes a set current, or at any time.
 # - SIGUSR1.
 # - The disk is full from then on. The rank gets SIGKILL seven steps later.
+# - SIGSTOP, which only the launcher ends.
 # - The host of the last rank is cut off until the next attempt.
 KINDS = ("step", "sync", "before the rename", "full disk", "after the rename", "any time", "signal")
-LAUNCHED = tuple(kind for kind in KINDS if kind != "signal")  # after a signal the launcher ends, too
+LAUNCHED = ("stop", *(kind for kind in KINDS if kind != "signal"))  # after a signal the launcher ends, too
 ON_HOSTS = ("cut", *LAUNCHED)
+SILENT_SECONDS = 8  # so long a stopped rank may be silent
 
 PROGRAM = """
 import contextlib, json, os, signal, socket, sys, threading, time
@@ -114,6 +116,8 @@ with open(f"{folder}/rows.{attempt}.{rank}.{hvdata.size()}", "w") as log:
                 made += 1
                 if kind == "step":
                     die()
+                if kind == "stop":
+                    die(0, signal.SIGSTOP)
                 if kind == "full disk" and made == after and rank == victim:
                     fill()
                 if kind == "full disk":
@@ -172,7 +176,10 @@ def train_under_the_launcher(
         if bed is not None:
             words += ["-H", ",".join(f"{name}:{count}" for name, count in zip(bed.names, slots))]
         words += [sys.executable, str(folder / "train.py"), *_words(folder, kills)]
-        env = {"HOROVOD_DATA_CERTIFICATE": str(folder / "certificate.json")}
+        env = {
+            "HOROVOD_DATA_CERTIFICATE": str(folder / "certificate.json"),
+            "HOROVOD_DATA_TIMEOUT": str(SILENT_SECONDS),
+        }
         with start_launcher(*words, env=env, bed=bed) as job:
             if bed is not None:
                 _cut(bed, folder, job)
@@ -266,4 +273,7 @@ def same_after_all(trained: Trained, whole: Trained, kills: list[tuple[str, int,
     assert len(trained.begun) == len(kills) + 1 and max(trained.begun) >= STEPS * 3 // 2, trained.begun
     if os.geteuid() == 0:  # only root can make a disk that is full
         assert "No space left on device" in trained.output, trained.output
+    # The launcher finds a stopped rank, unless other ranks wait for it in this library. Then they find it first.
+    found = rf"horovod-data-run: .*(no sign of life for|has waited) {SILENT_SECONDS} s.*Attempt"
+    assert len(re.findall(found, trained.output)) == sum(kind == "stop" for kind, *_ in kills), trained.output
     same(trained, whole)

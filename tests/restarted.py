@@ -70,11 +70,12 @@ class Noted(tf.keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         self.batch = batch
         time.sleep(seconds)
-        if f"{{attempt}}:{{rank}}:{{self.epoch * {STEPS} + batch}}:SIGKILL" in kills:
-            together.wait()
-            with open(f"{{folder}}/killed.{{attempt}}", "w") as file:
-                file.write(str(time.time()))
-            os.kill(os.getpid(), signal.SIGKILL)
+        for name in "SIGKILL", "SIGSTOP":
+            if f"{{attempt}}:{{rank}}:{{self.epoch * {STEPS} + batch}}:{{name}}" in kills:
+                together.wait()
+                with open(f"{{folder}}/killed.{{attempt}}", "w") as file:
+                    file.write(str(time.time()))
+                os.kill(os.getpid(), getattr(signal, name))
 
 model, noted = Model(), Noted()
 model(np.zeros((1, 1), np.float32))

@@ -19,6 +19,7 @@ def test_many_kills(tmp_path, readers):
 
 
 def test_many_kills_under_the_launcher(tmp_path):
+    """If a rank is stopped, all ranks wait in a collective of MPI. Only the launcher can find this out."""
     whole = train_with_kills(tmp_path / "whole", [])
     kills = drawn(20, 6, LAUNCHED, (4, 4))
     same_after_all(train_under_the_launcher(tmp_path / "killed", kills), whole, kills)
