@@ -69,7 +69,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
     return Settings(
         **roles._asdict(),
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
-        timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
+        timeout_seconds=timeout_in(environ),
         payload=_payload_in(environ),
         arena_bytes=_size_in(
             environ,
@@ -90,6 +90,11 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         leave_status=_whole_in(environ, "HOROVOD_DATA_LEAVE_STATUS", "an exit status", "a number from 1 to 125", 1, 125)
         or 75,
     )
+
+
+def timeout_in(environ: Mapping[str, str]) -> float:
+    """HOROVOD_DATA_TIMEOUT, in seconds. The launcher also uses it. Raises ValueError."""
+    return _seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0)
 
 
 def read_roles(

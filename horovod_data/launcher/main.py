@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
 from ..job.cgroups import quota
+from ..job.settings import timeout_in
 from . import LaunchError, hydra, open_mpi, options
 from .arrangement import Arrangement, Group, Request, arrange
 from .command import Command, exportable, not_started, on_rank
@@ -166,8 +167,12 @@ def job_of(
             return None
         return dataclasses.replace(found, host=given_name(found.host, [host.name for host in every]))
 
+    try:
+        limit = timeout_in(options.environ_of(args, os.environ))
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
     on_stdout = "Open MPI" not in version
-    return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost, on_stdout)
+    return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost, on_stdout, limit)
 
 
 def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:

@@ -17,7 +17,9 @@ import time
 from typing import Any, Iterator, Mapping, Optional
 
 from ..job.launch_checks import place_before_mpi
+from ..job.settings import timeout_in
 from . import LaunchError
+from .alive import Sign
 from .restarts import ATTEMPT, STATE, Failure
 
 _FOLDER = ".run"
@@ -100,9 +102,23 @@ class Writer:
         attempt, state = environ.get(ATTEMPT, ""), environ.get(STATE, "")
         self._folder = folder_of(state, int(attempt)) if attempt.isdigit() and state else ""
         self._failed = False
+        self._limit = 0.0
+        with contextlib.suppress(ValueError):  # init() raises it
+            self._limit = timeout_in(environ)
+        self._sign: Optional[Sign] = None
 
     def begin(self) -> None:
         self._write({"who": self._who})
+
+    def show_life(self) -> None:
+        """From now on the launcher takes this rank as lost if it does not run for HOROVOD_DATA_TIMEOUT seconds."""
+        if self._limit > 0 and self._folder and os.path.isdir(self._folder):
+            self._sign = Sign(self._folder, self._who, self._limit)
+
+    def rest(self) -> None:
+        """Ends show_life(), before this process ends or becomes another program."""
+        if self._sign is not None:
+            self._sign.end()
 
     def fail(self, status: int, error: Optional[BaseException] = None) -> None:
         """Notes that the program fails with `status`. The first failure of a rank counts."""

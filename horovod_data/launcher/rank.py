@@ -25,6 +25,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import ctypes
+import functools
 import io
 import os
 import resource
@@ -36,7 +37,7 @@ import threading
 import time
 import types
 import zipfile
-from typing import Any, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 from ..auditing import keras_fit
 from ..ending.exit_status import GRACE_SECONDS, PATIENCE_SECONDS, flush, status_of
@@ -88,6 +89,8 @@ def main() -> None:
     hydra = Hydra(int(os.environ["PMI_FD"])) if os.environ.get("PMI_FD", "").isdigit() else None
     _watch_exits(hydra)
     _notes.begin()
+    _notes.show_life()
+    atexit.register(_rest)
     if "HOROVOD_DATA_ATTEMPT" in os.environ and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         # The launcher repeats this signal, which asks the ranks to save and leave, until the program has a handler.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -190,6 +193,7 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
     def exit(status: int) -> NoReturn:
         if _forked():
             _exit(status)
+        _rest()
         if status == 0 and not _mpi_initialized():
             if not _lacks_init():
                 _exit(0)
@@ -210,6 +214,24 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
         _exit(status)
 
     os._exit = exit
+    for name in "execv", "execve":
+        setattr(os, name, _resting(getattr(os, name)))
+
+
+def _rest() -> None:
+    if not _forked():
+        _notes.rest()
+
+
+def _resting(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls os.execv or os.execve, and ends the signs of life before, because the new program gives none."""
+
+    @functools.wraps(execute)
+    def call(*arguments: Any, **named: Any) -> Any:
+        _rest()
+        return execute(*arguments, **named)
+
+    return call
 
 
 def _lacks_init() -> bool:

@@ -7,7 +7,7 @@ An attempt is one start of mpirun. It ends in one of four ways:
     LEFT   The ranks saved a set after a signal, and left with the leave status.
     ERROR  A rank's program failed by itself: an uncaught exception, or an exit with a status. That may be the leave
            status, too, if no signal has asked for it.
-    LOSS   A process was killed by a signal, or a host was lost.
+    LOSS   A process was killed by a signal, a host was lost, or a rank no longer answered.
 
 Other ranks fail after a loss, too, because they wait for the lost rank. Such errors count as the loss.
 """
@@ -53,11 +53,11 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """A process or a host that was lost. MPI's launcher has named it."""
+    """A process or a host that was lost. MPI's launcher has named it, or it was silent for too long."""
 
     what: str
     host: str
-    whole_host: bool = False
+    whole_host: bool = False  # or its process is silent, perhaps because of the host
 
 
 @dataclasses.dataclass(frozen=True)

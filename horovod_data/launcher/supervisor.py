@@ -19,8 +19,9 @@ from typing import Callable, Collection, Optional, Sequence
 from ..backup.sets import Sets
 from ..errors import show
 from . import notes, processes
+from .alive import Watch
 from .command import Command
-from .hosts import Host
+from .hosts import Host, given_name
 from .output import Output
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
@@ -48,6 +49,7 @@ class Job:
     probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
     lost: Callable[[str], Optional[Lost]]  # finds in mpirun's output what was lost
     names_on_stdout: bool = False  # mpirun names it there, otherwise on stderr
+    limit: float = 0.0  # a rank that gives no sign of life for this many seconds is lost. 0: there is no limit
 
 
 def supervise(job: Job, policy: Policy) -> int:
@@ -67,6 +69,9 @@ class _Supervisor:
         self._asked = self._interrupted = False  # by a signal: to save and leave; to end
         self._overdue = False  # the ranks had not left in time
         self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
+        self._silent: Optional[str] = (
+            None  # the rank of this attempt that gave no sign of life, so that mpirun is ended
+        )
         self._output = Output()
         self._suspects: set[str] = set()  # hosts that may not answer
 
@@ -128,14 +133,19 @@ class _Supervisor:
         pipes = {pipe: stream for stream, pipe in ((1, process.stdout), (2, process.stderr)) if pipe is not None}
         self._output.begin({pipe.fileno(): stream for pipe, stream in pipes.items()})
         self._due = []
+        self._silent = None
+        watch = Watch(folder, self._job.limit)
         while process.poll() is None:
             now = time.monotonic()
+            if self._silent is None and (silent := watch.silent()) is not None:
+                self._silent = silent
+                self._due = [(now, signal.SIGTERM), (now + _END_SECONDS, signal.SIGKILL)]
             if self._due and self._due[0][0] <= now:
                 number = self._due.pop(0)[1]
-                self._overdue = self._overdue or number == signal.SIGTERM
+                self._overdue = self._overdue or (number == signal.SIGTERM and self._silent is None)
                 process.send_signal(number)
                 continue
-            self._listen(self._due[0][0] - now if self._due else 3600.0)
+            self._listen(min(self._due[0][0] - now if self._due else 3600.0, watch.pause))
         end = time.monotonic() + 1.0  # not longer, because an orphan of mpirun may hold the pipe
         while self._output.is_open and (left := end - time.monotonic()) > 0:
             self._listen(left)
@@ -145,6 +155,9 @@ class _Supervisor:
         status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         begun, failures = notes.read(folder)
         lost = self._job.lost(text)
+        if (silent := self._silent) is not None:  # mpirun has only done what it was told
+            host = given_name(silent.partition(" on ")[2], [host.name for host in self._job.hosts])
+            lost, status = Lost(f"{silent} has given no sign of life for {self._job.limit:g} s", host, True), 1
         if lost is not None:
             self._suspects.add(lost.host)
             if lost.whole_host:
@@ -182,7 +195,8 @@ class _Supervisor:
             self._interrupted = True
         elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
             self._say(f"{signal.Signals(number).name}: the ranks are to save and leave")
-            self._due = signals_to_leave(now, self._job.grace)
+            if self._silent is None:  # otherwise mpirun is already to end
+                self._due = signals_to_leave(now, self._job.grace)
             self._asked = True
 
     def _wait(self, seconds: float) -> None:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run --state over several hosts: a job goes on without a lost host, and later with it again."""
 
+import os
+import shutil
+import signal
 import sys
 
 import pytest
@@ -65,3 +68,31 @@ def test_readers_on_each_host(tmp_path, embedded):
     trained = train_under_the_launcher(tmp_path / "killed", kills, *options, bed=Bed(2), slots=(2, 2))
     assert trained.sizes == [4, 4, 4] and "The launcher waits, because" in trained.output, trained.output
     same(trained, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.limit(200)
+@pytest.mark.skipif(shutil.which("mpirun.mpich") is None, reason="needs MPICH beside Open MPI")
+def test_a_lost_host_under_hydra(tmp_path):
+    """Hydra does not notice the stopped rank. The launcher does, because the rank gives no signs of life.
+
+    The program needs no MPI.
+    """
+    (tmp_path / "train.py").write_text(
+        "import os, time\n"
+        "print('up in attempt', os.environ['HOROVOD_DATA_ATTEMPT'], flush=True)\n"
+        "time.sleep(3600 * (os.environ['HOROVOD_DATA_ATTEMPT'] == '1'))\n"
+    )
+    with Bed(2) as bed:
+        options = ["--mpirun", "mpirun.mpich", "-np", "2", "--min-np", "1", "-H", f"{bed.names[0]}:1,{bed.names[1]}:1"]
+        words = [*options, "--state", str(tmp_path / "state"), "--max-restarts", "1", sys.executable, "train.py"]
+        with start_launcher(*words, env={"HOROVOD_DATA_TIMEOUT": "10"}, cwd=tmp_path, bed=bed) as job:
+            job.wait_for("up in attempt 1", times=2)
+            bed.cut(1)
+            # The files are on one machine, so signs of life need no network. A lost host gives none.
+            for process in bed.processes(1):
+                os.kill(process, signal.SIGSTOP)
+            assert job.finish(60) == 0, job.output
+            what = f"rank 1 on {bed.names[1]} has given no sign of life for 10 s. Attempt 2 starts"
+            assert what in job.output and f"without {bed.names[1]}" in job.output, job.output
+            assert job.output.count("up in attempt 2") == 1, job.output

@@ -57,6 +57,22 @@ def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+def test_a_rank_that_is_stopped_for_good(tmp_path):
+    """The other rank waits for the stopped rank in a collective of MPI, without a limit. The launcher has a limit.
+
+    Open MPI lets the rank go on before it ends it, so the ranks may make some more steps, and save a set.
+    """
+    words = restarted.write(tmp_path)
+    state = ["-np", "2", "--state", str(tmp_path / "state"), "--max-restarts", "1"]
+    env = {"HOROVOD_DATA_TIMEOUT": "20"}
+    job = run_launcher(*state, sys.executable, *words, "1:1:6:SIGSTOP", "0.2", env=env, timeout=180)
+    assert job.output.count("in attempt 2") == 2, job.output
+    ((lost, _, start),) = AGAIN.findall(job.output)
+    assert re.fullmatch("rank 1 on .* has given no sign of life for 20 s", lost), lost
+    assert "set-" in start, start
+    restarted.check(tmp_path, {1: 0, 2: max(4, min(restarted.trained(tmp_path)[2]))})
+
+
 # ---- Without the library, so that a job takes a second.
 
 PLAIN = """

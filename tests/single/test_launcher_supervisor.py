@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What horovod-data-run knows of an attempt: texts of mpirun, and notes of the ranks. How it supervises mpirun."""
+"""What horovod-data-run knows of an attempt: texts of mpirun, notes and signs of the ranks. How it supervises mpirun."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 
 import pytest
 
-from horovod_data.launcher import hydra, notes, open_mpi, processes, supervisor
+from horovod_data.launcher import alive, hydra, notes, open_mpi, processes, supervisor
 from horovod_data.launcher.command import Command
 from horovod_data.launcher.hosts import Host
 from horovod_data.launcher.restarts import Lost, Policy
@@ -131,11 +133,11 @@ def test_the_note_of_a_rank_that_leaves(tmp_path, folder, program, statuses):
 # ---- The supervisor, with a shell script instead of mpirun.
 
 
-def supervised(state, script, lost=lambda text: None, restarts=3, names_on_stdout=False):
+def supervised(state, script, lost=lambda text: None, restarts=3, names_on_stdout=False, limit=0.0):
     words = ["bash", "-c", script, "bash", str(state)]
     here = (Host("localhost", 1),)
     command, probe = (lambda *_: (Command(words), "")), (lambda _: Command([]))
-    job = Job(str(state), here, frozenset(["localhost"]), 60.0, command, probe, lost, names_on_stdout)
+    job = Job(str(state), here, frozenset(["localhost"]), 60.0, command, probe, lost, names_on_stdout, limit)
     return supervise(job, Policy(1, 1, restarts, 100.0, 75))
 
 
@@ -170,11 +172,71 @@ def test_an_error_while_the_ranks_leave_is_named(tmp_path, capfd):
     assert "horovod-data-run: rank 1 on a failed (OSError: disk full). " in capfd.readouterr().err
 
 
+def test_a_rank_that_gives_no_sign_of_life(tmp_path, capfd):
+    """The rank counts as a lost process and is restarted, whatever mpirun's status is after SIGTERM."""
+    touched = '"$1/.run/attempt-$(ls $1/.run | grep -c attempt)/rank 1 on a.alive"'
+    script = f"trap 'exit 75' TERM; for i in 1 2 3 4; do touch {touched}; sleep 0.3; done; sleep 100 & wait"
+    assert supervised(tmp_path, script, restarts=1, limit=1.0) == 1
+    text = capfd.readouterr().err
+    assert text.count("rank 1 on a has given no sign of life for 1 s. Attempt 2 starts") == 1, text
+
+
+def test_signs_of_life(tmp_path, folder):
+    """The signs of life end when the rank is stopped, or when another program replaces its program."""
+    signs = lambda: any(name.endswith(".alive") for name in os.listdir(folder))
+    program = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.1)\nos.execvp('sleep', ['sleep', '60'])"
+    env = {**os.environ, **environ(tmp_path), "HOROVOD_DATA_TIMEOUT": "2"}
+    with subprocess.Popen([*RANK, program], env=env) as rank:
+        try:
+            watch = alive.Watch(folder, 2.0)
+            assert wait_until(signs)
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                assert watch.silent() is None
+                time.sleep(0.1)
+            rank.send_signal(signal.SIGSTOP)
+            found = []
+            assert wait_until(lambda: found.append(watch.silent()) or any(found))
+            assert any((one or "").startswith("rank 1 on ") for one in found)
+            rank.send_signal(signal.SIGCONT)
+            (tmp_path / "go").touch()
+            assert wait_until(lambda: not signs())
+        finally:
+            rank.kill()
+
+
+def test_a_job_that_was_suspended_goes_on(tmp_path, monkeypatch):
+    """Slurm may stop the launcher and all ranks for a long time. The launcher may run again before the ranks do."""
+    clock = [0.0]
+    monkeypatch.setattr(alive, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    (tmp_path / "rank 1 on a.alive").touch()
+    watch = alive.Watch(str(tmp_path), 10.0)
+    assert watch.silent() is None
+    clock[0] += 1000.0
+    assert watch.silent() is None
+    found = []
+    while not any(found) and len(found) < 20:
+        clock[0] += 1.0
+        found.append(watch.silent())
+    assert found == [None] * 11 + ["rank 1 on a"]
+
+
+def test_a_rank_without_a_thread_for_its_signs(tmp_path, monkeypatch):
+    """The rank's program runs, and the launcher does not watch it."""
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    alive.Sign(str(tmp_path), "rank 1 on a", 10.0)
+    assert os.listdir(tmp_path) == []
+
+
 def of_three_hosts(folder):
     """A supervisor that runs on the host a. A probe is the names of its hosts."""
     hosts = (Host("a", 2), Host("b", 2), Host("c", 2))
     probe = lambda chosen: [host.name for host in chosen]
-    job = Job(str(folder), hosts, frozenset(["a"]), 60.0, lambda *_: None, probe, lambda text: None)
+    job = Job(str(folder), hosts, frozenset(["a"]), 60.0, lambda *_: None, probe, lambda text: None, False, 0.0)
     return supervisor._Supervisor(job, Policy(4, 4, 3, 100.0, 75), -1, -1)
 
 
@@ -212,6 +274,16 @@ def test_a_host_that_is_left_out_does_not_hurry_others(tmp_path, monkeypatch):
     each._suspects = {"c"}
     each._answering(frozenset(["b"]))
     assert asked == [{"c"}, set()]
+
+
+def test_a_signal_does_not_delay_the_end_of_a_silent_attempt(tmp_path, capfd, monkeypatch):
+    """mpirun outlasts SIGTERM. SIGKILL ends it, although the grace time is a minute."""
+    monkeypatch.setattr(supervisor, "_END_SECONDS", 2.0)
+    touched = '"$1/.run/attempt-1/rank 1 on a.alive"'
+    script = f"trap 'kill -USR1 $PPID' TERM; touch {touched}; while :; do sleep 0.1; done"
+    begin = time.monotonic()
+    assert supervised(tmp_path, script, restarts=0, limit=1.0) == 1
+    assert time.monotonic() - begin < 30 and "SIGUSR1: the ranks are to save and leave" in capfd.readouterr().err
 
 
 def test_what_hydra_writes_to_stdout(tmp_path, capfd):

@@ -22,6 +22,7 @@ import restarted  # noqa: E402
 from bed import Bed  # noqa: E402
 from launched import Launched, start_launcher  # noqa: E402
 
+SILENT = 10  # HOROVOD_DATA_TIMEOUT, in seconds
 PAUSE = 1.0  # of the launcher, before the second attempt
 PARTS = ["noticed", "pause and probe", "mpirun", "imports", "init", "restore, first step", "sum"]
 NOTICED = (
@@ -52,13 +53,13 @@ def watched(job: Launched, lost: float, folder: Path) -> list[float]:
     return [after - before for before, after in zip(at, at[1:])] + [first - lost]
 
 
-def killed(folder: Path) -> list[float]:
+def by_signal(folder: Path, name: str) -> list[float]:
     options = ["-np", "3", "--state", str(folder / "state"), "--max-restarts", "2", sys.executable]
-    words = [*options, *restarted.write(folder), "1:1:6:SIGKILL", "0.1"]
-    with start_launcher(*words, cwd=folder) as job:
-        at = folder / "killed.1"
-        job.wait_until(lambda: at.exists() and bool(at.read_text()), "no rank was killed")
-        return watched(job, float(at.read_text()), folder)
+    words = [*options, *restarted.write(folder), f"1:1:6:{name}", "0.1"]
+    with start_launcher(*words, env={"HOROVOD_DATA_TIMEOUT": str(SILENT)}, cwd=folder) as job:
+        killed = folder / "killed.1"
+        job.wait_until(lambda: killed.exists() and bool(killed.read_text()), f"no rank has got {name}")
+        return watched(job, float(killed.read_text()), folder)
 
 
 def cut_off(folder: Path) -> list[float]:
@@ -75,7 +76,8 @@ def cut_off(folder: Path) -> list[float]:
 def main() -> None:
     print(f"| | {' | '.join(PARTS)} |\n|---|{'--:|' * len(PARTS)}")
     for what, run in (
-        ("SIGKILL", killed),
+        ("SIGKILL", lambda folder: by_signal(folder, "SIGKILL")),
+        (f"SIGSTOP, with HOROVOD_DATA_TIMEOUT={SILENT}", lambda folder: by_signal(folder, "SIGSTOP")),
         ("a host is cut off", cut_off),
     ):
         with tempfile.TemporaryDirectory() as folder:
