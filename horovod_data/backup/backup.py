@@ -6,7 +6,6 @@ This module needs no TensorFlow. It uses TensorFlow and PyTorch if the program h
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import sys
@@ -16,6 +15,7 @@ from typing import Any, Callable, Iterator, Optional, Type
 from ..errors import explained, whole
 from ..loading.loader import Loader
 from . import iterators
+from .copies import copied
 from .leaving import Leaving, checked_seconds
 from .sets import WholeSet
 from .together import JobSets, checked_arguments, take
@@ -256,16 +256,18 @@ class Backup:
         return self._take_objects() if self._sets.rank == 0 else lambda folder: None
 
     def _take_objects(self) -> Callable[[str], None]:
-        torch: Any = sys.modules.get("torch")
-        states = {name: one.state_dict() for name, one in self._with_states.items()}
-        said = {"names": self._names, "states": states, "values": self.values}
-        packed = io.BytesIO()  # made now, because the next step changes the objects
-        pickle.dump(said, packed, 5) if torch is None else torch.save(said, packed)
+        states = {name: copied(one.state_dict()) for name, one in self._with_states.items()}
+        said = {"names": self._names, "states": states, "values": copied(self.values)}
         write_model = None if self._checkpoint is None else _snapshot(_tf_checkpoint(self._checkpoint))
 
         def write(folder: str) -> None:
+            torch: Any = sys.modules.get("torch")
             with open(os.path.join(folder, _OBJECTS), "wb") as file:
-                file.write(packed.getbuffer())
+                try:
+                    # Protocol 5 writes arrays without a copy, which would keep the other threads waiting.
+                    pickle.dump(said, file, 5) if torch is None else torch.save(said, file)
+                except RuntimeError as error:  # on a full disk torch raises it while it handles the OSError
+                    raise error.__context__ if isinstance(error.__context__, OSError) else error
             if write_model is not None:
                 write_model(os.path.join(folder, _MODEL))
 

@@ -4,6 +4,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import types
 from pathlib import Path
@@ -160,6 +161,21 @@ def test_a_signal_and_a_full_disk(hvdata, comm, folder, monkeypatch, capfd):
     assert f"SIGUSR1 came on {on}. All ranks could not save a set after step" in text
     assert "leave with status 75. The set before counts." in text
     assert os.listdir(folder) == ["set-00000001"]
+
+
+def test_a_full_disk_and_torch(hvdata, comm, folder, monkeypatch, capfd):
+    """torch.save() raises another error while it handles the OSError. The job goes on."""
+
+    def save(said, file):
+        try:
+            raise OSError(28, "No space left on device")
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(save=save, Tensor=Broken))
+    seen = results(comm, lambda: job(hvdata, made(hvdata, "loader"), folder, stop=5))
+    assert [len(mine) for mine, *_ in seen] == [5] * comm.size
+    assert "No space left on device" in written(comm, capfd, "no set was saved")
 
 
 def test_one_channel_at_a_time(hvdata, comm, folder):
