@@ -90,16 +90,60 @@ def test_a_function_of_the_epoch_is_not_cached():
     with_context(functools.partial(lambda epoch: None, epoch=1), None, Options("global", cache="job"))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"verify": 1},
-        {"cache": "job", "shuffle": 1},
-        {"prefetch": 1.5},
-        {"prefetch_mb": True},
-        {"name": 3},
-    ],
-)
-def test_wrong_types(wrong):
-    with pytest.raises(TypeError):
-        Options("global", **wrong)
+MOST = 'Use 1 to 2147483647 steps, or "auto".'
+NO_NUMBER = 'is not a whole number. Use 1 or more steps, or "auto".'
+WRONG = [
+    ({"batch": "Global"}, ValueError, "batch='Global' is not known. Use 'global' or 'per_rank'."),
+    ({"batch": None}, ValueError, "batch=None is not known. Use 'global' or 'per_rank'."),
+    ({"batch": 32}, ValueError, "batch=32 is not known. Use 'global' or 'per_rank'."),
+    ({"batch": np.zeros(2)}, ValueError, "batch=array([0., 0.]) is not known. Use 'global' or 'per_rank'."),
+    ({"schedule": "round_robin"}, ValueError, "schedule='round_robin' is not known. Use 'static' or 'dynamic'."),
+    ({"remainder": "keep"}, ValueError, "remainder='keep' is not known. Use 'drop', 'partial', 'pad' or 'repeat'."),
+    ({"on_reader_error": "stop"}, ValueError, "on_reader_error='stop' is not known. Use 'raise' or 'continue'."),
+    ({"batch": "global", "schedule": "dynamic"}, ValueError, 'schedule="dynamic" gives a whole element to the rank that asks first, '
+     'but batch="global" cuts each element for all ranks. Use batch="per_rank" with it.'),
+    ({"prefetch": 0}, ValueError, f"prefetch=0 is less than 1. {MOST}"),
+    ({"prefetch": -3}, ValueError, f"prefetch=-3 is less than 1. {MOST}"),
+    ({"prefetch": 2**31}, ValueError, f"prefetch=2147483648 is more than 2147483647. {MOST}"),
+    ({"prefetch": 2**32 + 2}, ValueError, f"prefetch=4294967298 is more than 2147483647. {MOST}"),
+    ({"prefetch": 1.5}, TypeError, f"prefetch=1.5 {NO_NUMBER}"),
+    ({"prefetch": True}, TypeError, f"prefetch=True {NO_NUMBER}"),
+    ({"prefetch": np.True_}, TypeError, f"prefetch={np.True_!r} {NO_NUMBER}"),
+    ({"prefetch": np.float64(2)}, TypeError, f"prefetch={np.float64(2)!r} {NO_NUMBER}"),
+    ({"prefetch": "2"}, TypeError, f"prefetch='2' {NO_NUMBER}"),
+    ({"name": 7}, TypeError, "name=7 is not a string. Pass a string, the same on every rank, or None."),
+    ({"name": ""}, ValueError, "name='' is empty. Pass a name that messages can show, or None."),
+    ({"name": "a\0"}, ValueError, "name='a\\x00' is no text that can be sent. Leave out NUL and lone surrogates."),
+    ({"name": "\ud800"}, ValueError, "name='\\ud800' is no text that can be sent. Leave out NUL and lone surrogates."),
+    ({"prefetch": "Auto"}, TypeError, "prefetch='Auto' is not a whole number. Use 1 or more steps, or \"auto\"."),
+    ({"prefetch_mb": 0}, ValueError, "prefetch_mb=0 is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": float("nan")}, ValueError, "prefetch_mb=nan is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": 10**400}, ValueError, "prefetch_mb=inf is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": -(10**5000)}, ValueError, "prefetch_mb=-inf is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": "8"}, TypeError, "prefetch_mb must be a number of MiB, not '8'."),
+    ({"prefetch_mb": True}, TypeError, "prefetch_mb must be a number of MiB, not True."),
+    ({"prefetch_mb": 8, "prefetch": 3}, ValueError, 'prefetch_mb=8 bounds prefetch="auto", but prefetch=3 says how many steps. Give one of them.'),
+    ({"verify": 1}, TypeError, "verify must be True or False, not 1."),
+    ({"verify": None}, TypeError, "verify must be True or False, not None."),
+    ({"cache": "job", "shuffle": 1}, TypeError, "shuffle must be True or False, not 1."),
+    ({"shard": True}, ValueError, "shard=True is not known. Use None or 'auto'."),
+    ({"shard": "auto, unless the dataset function takes a context"}, ValueError,
+     "shard='auto, unless the dataset function takes a context' is not known. Use None or 'auto'."),
+    ({"shard": "files"}, ValueError, "shard='files' is not known. Use None or 'auto'."),
+    ({"weigh": "tokens"}, ValueError, "weigh='tokens' is not known. Use None, 'rows', or a function that returns the cost of each row of an element."),
+    ({"weigh": "rows", "schedule": "dynamic"}, ValueError, 'weigh=\'rows\' divides the rows of a step by their cost, but schedule="dynamic" has no steps. '
+     'Use schedule="static" with it.'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prefetch", [np.int64(2), np.uint8(2)])
+def test_whole_numbers_of_numpy(prefetch):
+    assert type(Options("global", prefetch=prefetch).prefetch) is int
+    assert Options("global", prefetch=2**31 - 1).prefetch == 2**31 - 1
+
+
+@pytest.mark.parametrize("wrong, kind, text", WRONG)
+def test_wrong_values(wrong, kind, text):
+    with pytest.raises(kind) as error:
+        Options(**{"batch": "per_rank", **wrong})
+    assert str(error.value) == text
