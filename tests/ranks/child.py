@@ -67,7 +67,6 @@ class Child:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         outcome = self.outcome
         outcome.seconds += report.duration
-        outcome.xfail = getattr(report, "wasxfail", outcome.xfail)
         if report.failed:
             where = "" if report.when == "call" else f"in {report.when}:\n"
             outcome.text = "\n".join(filter(None, [outcome.text, where + report.longreprtext]))

@@ -23,7 +23,6 @@ class Outcome:
     outcome: str  # passed, failed, skipped
     text: str = ""  # of a failure
     skip: list[Any] = field(default_factory=list)  # path, line, reason
-    xfail: str | None = None
     seconds: float = 0.0
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,14 +29,9 @@ RUN = Path(__file__).with_name("run.py")
 
 
 @dataclass
-class Verdict:
+class Verdict(Outcome):
     """The outcome of a test over all ranks."""
 
-    outcome: str
-    text: str = ""
-    skip: list[Any] = field(default_factory=list)
-    xfail: str | None = None
-    seconds: float = 0.0
     sections: list[tuple[str, str]] = field(default_factory=list)
     ending: str = ""  # the error of a job that ended badly after its last test
 
@@ -133,8 +127,8 @@ class Group:
                 self.end()  # some ranks went further than others, and the next test would meet the rest of this one
             return verdict
         if kinds == {"skipped"}:
-            return Verdict("skipped", skip=some.skip, xfail=some.xfail, seconds=seconds)
-        return Verdict("passed", xfail=some.xfail, seconds=seconds)
+            return Verdict("skipped", skip=some.skip, seconds=seconds)
+        return Verdict("passed", seconds=seconds)
 
     def _failures(self, outcomes: dict[int, Outcome]) -> str:
         """The text of every failed rank. Equal texts are shown once."""

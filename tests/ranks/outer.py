@@ -101,13 +101,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 def reports(item: pytest.Item, verdict: Verdict, started: float) -> list[pytest.TestReport]:
     def report(when: str, outcome: str, longrepr: Any, sections: list[tuple[str, str]]) -> pytest.TestReport:
-        made = pytest.TestReport(
+        return pytest.TestReport(
             item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, longrepr, when,  # type: ignore[arg-type]
             sections, verdict.seconds if when == "call" else 0.0, started, time.time(),
         )  # fmt: skip
-        if when == "call" and verdict.xfail is not None:
-            made.wasxfail = verdict.xfail
-        return made
 
     longrepr: Any = verdict.text if verdict.outcome == "failed" else None
     if verdict.outcome == "skipped" and verdict.skip:
@@ -145,5 +142,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     # A run that skipped every test proves nothing.
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal and session.exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
-        if not any(terminal.stats.get(name) for name in ("passed", "xfailed", "xpassed")):
+        if not terminal.stats.get("passed"):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
