@@ -2,7 +2,6 @@
 """For tests of hvdata.audit: rows, and a pass over them."""
 
 import numpy as np
-import tensorflow as tf
 from together import results
 
 ROWS = 48
@@ -26,9 +25,3 @@ def numbers(comm, rows=ROWS):
 def same(rows):
     """A key that is the row itself."""
     return rows
-
-
-def keras():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model

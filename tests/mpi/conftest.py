@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -54,6 +55,21 @@ def either_way(request, monkeypatch):
 def path(tmp_path):
     """The path of a checkpoint, in a folder of this rank."""
     return str(tmp_path / "iterator")
+
+
+@pytest.fixture
+def folder(shared_path):
+    """The path of a folder that all ranks share. It does not exist yet."""
+    return str(shared_path / "sets")
+
+
+@pytest.fixture
+def handlers():
+    """Puts back the handlers of signals. Ranks that leave ignore the signals."""
+    theirs = [(number, signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGTERM)]
+    yield
+    for number, handler in theirs:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(params=["first", "last"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests of loader()."""
 
-from together import Counted, on_reader, on_trainers
+from together import on_reader, on_trainers
 
 
 class Stream:
@@ -12,13 +12,6 @@ class Stream:
 
     def __iter__(self):
         return iter(self.batches)
-
-
-class CountedStream(Counted):
-    """The numbers 0..n-1. Counts its starts and its elements in this process."""
-
-    def __iter__(self):
-        return self()
 
 
 def loads(hvdata, make, **arguments):

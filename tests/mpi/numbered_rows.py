@@ -6,8 +6,9 @@ import itertools
 import numpy as np
 import tensorflow as tf
 from hypothesis import strategies as st
+from loaders import Stream
 from oracle import deliver, equal, is_dynamic_delivery
-from together import merged, on_trainers
+from together import local, merged, on_reader, on_trainers
 
 REMAINDERS = ["drop", "partial", "pad", "repeat"]
 PREFETCHES = st.sampled_from(["auto", 1, 2, 3, 5, 16])
@@ -24,8 +25,8 @@ def batch_of(first: int, rows: int):
     }
 
 
-def batches_of(rows_of_batches):
-    starts = itertools.accumulate(rows_of_batches, initial=0)
+def batches_of(rows_of_batches, first: int = 0):
+    starts = itertools.accumulate(rows_of_batches, initial=first)
     return [batch_of(first, rows) for first, rows in zip(starts, rows_of_batches)]
 
 
@@ -38,6 +39,20 @@ SPEC = {
 
 def dataset_of(batches):
     return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=SPEC)
+
+
+# The source on the reader. All but the first are sources of loader().
+SOURCES = {"dataset": dataset_of, "list": list, "stream": Stream, "tf.data": dataset_of}
+
+
+def one_pass_of(hvdata, source, batches, **options):
+    """Makes a channel of these batches. Returns a function that gives a rank's shares of an epoch."""
+    make = on_reader(hvdata, lambda: SOURCES[source](batches))
+    if source == "dataset":
+        dataset = hvdata.distribute_dataset(make, **options)
+        return lambda: local(dataset)
+    loader = hvdata.loader(make, **options)
+    return lambda: list(loader)
 
 
 def check(got, want):

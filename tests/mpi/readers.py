@@ -1,32 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests with several readers: a dataset on each, and what the trainers get."""
 
-import itertools
-
-import numpy as np
+import numbered_rows
 import tensorflow as tf
-from oracle import equal
-from together import numpy_of, on_trainers
+from checkpoints import restore, save, take
+from together import local, on_trainers
 
 
 def batches_of(reader: int, rows_of_batches):
-    """Rows that contain the number of their reader."""
-    starts = itertools.accumulate(rows_of_batches, initial=1000 * reader)
-    return [
-        (np.arange(first, first + rows), np.array([b"%d" % reader] * rows, object))
-        for first, rows in zip(starts, rows_of_batches)
-    ]
+    """Rows whose numbers tell their reader."""
+    return numbered_rows.batches_of(rows_of_batches, 1000 * reader)
 
 
 def from_readers(batches_of_readers, seen=None):
     """A dataset function that yields other batches on each reader."""
-    spec = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.string))
 
     def function(context):
         if seen is not None:
             seen.append((context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync))
-        mine = batches_of_readers[context.input_pipeline_id]
-        return tf.data.Dataset.from_generator(lambda: iter(mine), output_signature=spec)
+        return numbered_rows.dataset_of(batches_of_readers[context.input_pipeline_id])
 
     return function
 
@@ -48,13 +40,17 @@ def divided(hvdata, make, **options):
 
 def shares(hvdata, comm, dataset):
     """The elements of one pass for each trainer, in order. Other processes don't iterate."""
-    return on_trainers(hvdata, comm, lambda: numpy_of(dataset))
+    return on_trainers(hvdata, comm, lambda: local(dataset))
 
 
-def assert_delivered(got, want, note=None):
-    assert [len(mine) for mine in got] == [len(mine) for mine in want], (note, got, want)
-    for mine, its in zip(got, want):
-        assert all(equal(a, b) for a, b in zip(mine, its)), (note, got, want)
+def saved_and_restored(hvdata, comm, ds, path, steps):
+    """What each trainer takes in so many steps of an epoch, and its new iterator, restored behind them."""
+    iterator = iter(ds) if hvdata.is_trainer() else None
+    got = on_trainers(hvdata, comm, lambda: take(iterator, steps))
+    on_trainers(hvdata, comm, lambda: save(iterator, path))
+    again = iter(ds) if hvdata.is_trainer() else None
+    on_trainers(hvdata, comm, lambda: restore(again, path))
+    return got, again
 
 
 def until_it_fails(hvdata, comm, dataset):

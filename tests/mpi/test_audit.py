@@ -4,12 +4,11 @@
 import collections
 import copy
 import itertools
-import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from audits import ROWS, keras, numbers, passed, same
+from audits import ROWS, numbers, passed, same
 from checkpoints import rest, save, saved, take
 from together import attempt, local, plain, raises_everywhere, results
 
@@ -189,23 +188,6 @@ def test_a_checkpoint_where_it_is_allowed(hvdata, comm, path):
     assert (report.epoch, report.never, report.repeats) == (2, 2 * comm.size, 0)
 
 
-def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
-    last = comm.size - 1
-
-    def loader():
-        yield np.array([comm.rank])
-        if comm.rank == last:
-            raise OSError("the disk is gone")
-
-    audited = hvdata.audit(loader(), key=same, reference=comm.size)
-    raised = attempt(lambda: list(audited))
-    assert (getattr(raised, "kind", None) is OSError) == (comm.rank == last)
-    report = results(comm, audited.report)[0]
-    assert (report.epoch, report.never, report.ok) == (1, 0, False)
-    assert report.errors == {last: "OSError: the disk is gone"}
-    assert report.verdict == f"an error ended the epoch on rank {last}; up to there every row once"
-
-
 def test_report_in_the_middle(hvdata, comm):
     """Rows after a report belong to the next epoch."""
     audited = hvdata.audit(iter(numbers(comm, rows=16 * comm.size)), key=same)
@@ -238,20 +220,7 @@ def test_two_iterations_at_a_time(hvdata, comm):
     results(comm, generator.report)
 
 
-# ---- Keras, readers, the end of the job.
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["known length", "unknown length"])
-@pytest.mark.ranks(1, 2)
-def test_keras_fit_of_a_dataset(hvdata, comm, known):
-    x = np.arange(ROWS, dtype=np.float32)
-    data = tf.data.Dataset.from_tensor_slices((x[:, None] / ROWS, x)).shard(comm.size, comm.rank)
-    data = data if known else data.filter(lambda *_: True)
-    audited = hvdata.audit(data.batch(8), key=1, reference=ROWS)
-    history = results(comm, lambda: keras().fit(audited, epochs=3, verbose=0).history["loss"])
-    assert len(history[0]) == 3
-    results(comm, audited.report)
-    assert [(one.verdict, one.steps[0]) for one in audited.reports] == [("every row once", ROWS // comm.size // 8)] * 3
+# ---- Readers, the end of the job.
 
 
 @pytest.mark.world(np=2, readers=2)
@@ -284,28 +253,3 @@ def test_an_epoch_at_the_end_is_reported(hvdata, comm, capfd):
     assert [one.rows for one in audited.reports] == [(1, 1)]
     raised = attempt(lambda: hvdata.audit([]))
     assert "after the end of the job" in raised.text
-
-
-GONE = (
-    r"\[rank 0 on \S+, audit \d+\] rank 1 on \S+ has shut down and takes no part in this audit\. All ranks must make the same "
-    r"calls of audit\(\), and the same number of iterations over what it returns\.?"
-)
-
-
-@pytest.mark.slow
-@pytest.mark.alone()
-@pytest.mark.ranks(2)
-def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
-    audited = hvdata.audit([1, 2])
-    raised, said = [], None
-    if comm.rank:
-        hvdata.shutdown()
-    else:
-        list(audited)
-        raised = [attempt(call) for call in (audited.report, audited.report, lambda: hvdata.audit([1]))]
-        said = re.search(r"there is no report of this and of later epochs: (.*)\n", capfd.readouterr().err)
-        list(audited)  # the iteration continues without the audit
-    comm.Barrier()
-    for one in raised:
-        assert one.kind is tf.errors.UnavailableError and re.fullmatch(GONE, one.text), one
-    assert comm.rank or (said is not None and re.fullmatch(GONE, said[1])), said

@@ -32,8 +32,9 @@ def test_a_loader_that_python_counts_through(hvdata, comm):
     lambda: (np.arange(i, i + 6) for i in range(0, ROWS, 6)), "dataset"],
     ids=["count", "range", "set", "array", "list", "fn of count", "fn of keys", "fn of generator", "dataset"])  # fmt: skip
 @pytest.mark.ranks(1, 3)
-def test_references(hvdata, comm, reference, request):
-    """Only rank 0 reads the reference, also if other ranks pass one."""
+def test_references(hvdata, comm, reference, request, monkeypatch):
+    """Only rank 0 reads the reference, also if other ranks pass one. It sends a large one in parts."""
+    monkeypatch.setattr("horovod_data.auditing.reference._CHUNK", 10)
     given = tf.data.Dataset.range(ROWS).batch(5) if isinstance(reference, str) else reference
     other = None if request.node.name.count("fn") == 0 else lambda: 1 / 0
     mine = [rows[rows != 5] for rows in numbers(comm)]
@@ -81,14 +82,6 @@ def test_a_reference_without_an_end(hvdata, comm):
     assert passed(comm, hvdata.audit([np.int64(2)], reference=data.repeat(2))).never == 8 - comm.size
 
 
-@pytest.mark.world(np=3)
-@pytest.mark.ranks(1, 3)
-def test_a_large_reference_comes_in_parts(hvdata, comm, monkeypatch):
-    monkeypatch.setattr("horovod_data.auditing.reference._CHUNK", 100)
-    report = passed(comm, hvdata.audit([np.arange(comm.rank, 1000, comm.size)], key=same, reference=range(1003)))
-    assert report.never == 3 and [one.key for one in report.never_seen] == [1000, 1001, 1002]
-
-
 @pytest.mark.world(np=2)
 def test_rows_that_are_not_in_the_reference(hvdata, comm):
     audited = hvdata.audit(
@@ -127,19 +120,15 @@ def test_vectors_without_a_batch_are_explained(hvdata, comm):
     (dict(key=1.5), TypeError, r"key=1\.5 is no key"), (dict(key=()), TypeError, r"key=\(\) is no key"),
     (dict(reference=-1), ValueError, "reference=-1 is less than 0"), (dict(reference="rows"), TypeError, "is no reference"),
     (dict(reference={1, 2}), ValueError, "reference= has keys, but audit.. has no key="),
-], ids=["key", "no key", "count", "text", "keys"])  # fmt: skip
+    *((dict(dataset_or_iterable=given), TypeError, r"audit\(\) was given a") for given in ("text", {"x": 1}, 5, np.zeros(3), None)),
+])  # fmt: skip
 @pytest.mark.parametrize("where", ["everywhere", "on the last rank"])
 @pytest.mark.ranks(1, 3)
 def test_wrong_arguments(hvdata, comm, arguments, kind, text, where):
     wrong = where == "everywhere" or comm.rank == comm.size - 1
-    raises_everywhere(comm, lambda: hvdata.audit([], **(arguments if wrong else {})), kind, text)
+    call = lambda: hvdata.audit(**{"dataset_or_iterable": [], **(arguments if wrong else {})})
+    raises_everywhere(comm, call, kind, text)
     assert passed(comm, hvdata.audit([1, 2], key=same)).distinct == 2
-
-
-@pytest.mark.parametrize("given", ["text", {"x": 1}, 5, np.zeros(3), None], ids=repr)
-@pytest.mark.ranks(1, 2)
-def test_what_is_no_loader(hvdata, comm, given):
-    raises_everywhere(comm, lambda: hvdata.audit(given), TypeError, r"audit\(\) was given a")
 
 
 @pytest.mark.world(np=2)

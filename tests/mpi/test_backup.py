@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import on_trainers, outcomes, raises_everywhere, results, written
+from together import generated, on_trainers, raises_everywhere, results, written
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3, 4)]
 
@@ -28,9 +28,9 @@ class Broken(Exception):
 class Model(tf.keras.Model):
     """Notes the rows of each step."""
 
-    def __init__(self):
+    def __init__(self, units=1, use_bias=False):
         super().__init__()
-        self.unit = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        self.unit = tf.keras.layers.Dense(units, use_bias=use_bias, kernel_initializer="zeros")
         self.rows = []
 
     def call(self, x):
@@ -71,12 +71,12 @@ def channel(hvdata, kind):
     return hvdata.distribute_dataset(lambda: pipeline(kind), batch="global", remainder="partial")
 
 
-def fit(ds, callbacks, stop=None, epochs=3, together=1, built=KERAS_3, **arguments):
+def fit(ds, callbacks, stop=None, epochs=3, together=1, built=KERAS_3, make=Model, **arguments):
     """Runs fit() until its end, or until it is broken off: the numbers, the rows, and the final variables.
 
     `built`: before fit(). With Keras 3 the callback needs it.
     """
-    model = Model()
+    model = make()
     if built:
         model(np.zeros((1, 1), np.float32))
     model.compile(tf.keras.optimizers.Adam(0.01), "mse", run_eagerly=True, steps_per_execution=together)
@@ -93,10 +93,17 @@ def fit(ds, callbacks, stop=None, epochs=3, together=1, built=KERAS_3, **argumen
     return numbers.all, [list(step) for step in model.rows], [np.asarray(value) for value in values]
 
 
-@pytest.fixture
-def folder(comm, tmp_path):
-    """One for all ranks."""
-    return comm.bcast(str(tmp_path / "sets"))
+def backed_up(hvdata, folder, data=None, stop=None, before=(), callback={}, **how):
+    """fit() with a backup. `callback` has its arguments: it saves every 2 steps, unless they say something else."""
+    backup = hvdata.callbacks.BackupAndRestore(folder, **{"save_freq": 2, **callback})
+    return fit(channel(hvdata, "known") if data is None else data, [*before, backup], stop, **how)
+
+
+def another_process(monkeypatch):
+    """The next fit() is the first training of its program."""
+    from horovod_data.backup import together
+
+    monkeypatch.setattr(together, "_ended", together.collections.Counter())
 
 
 KINDS = {
@@ -169,10 +176,8 @@ def test_sets_are_made_kept_and_removed(hvdata, comm, folder):
 def test_random_ops_behind_the_channel(hvdata, comm, folder):
     """Their state can't be saved. Rows are unchanged."""
     augmented = lambda: channel(hvdata, "known").map(lambda x, y: (x, y + tf.random.uniform(tf.shape(y))))
-    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=2)
-    one = results(comm, lambda: fit(augmented(), [backup()], stop=7, epochs=1))
-    two = results(comm, lambda: fit(augmented(), [backup()], epochs=1))
-    rows = sum((step for rank in range(comm.size) for step in one[rank][1][:6] + two[rank][1]), [])
+    job = lambda stop: results(comm, lambda: backed_up(hvdata, folder, augmented(), stop, epochs=1))
+    rows = sum((step for one, two in zip(job(7), job(None)) for step in one[1][:6] + two[1]), [])
     assert sorted(rows) == list(range(STEPS * ROWS))
 
 
@@ -191,14 +196,13 @@ def test_a_disk_that_is_full(hvdata, comm, folder, monkeypatch, capfd, rank, err
         return real(self, number, part)
 
     monkeypatch.setattr(Sets, "sync", full)
-    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=2)
-    rows = results(comm, lambda: fit(channel(hvdata, "known"), [backup], stop=5)[1])
+    rows = results(comm, lambda: backed_up(hvdata, folder, stop=5)[1])
     assert all(len(of_rank) == 5 for of_rank in rows)
     assert os.listdir(folder) == ["set-00000001"]
     text = written(comm, capfd, "no set was saved, and the job goes on with the set before")
     assert text.count("BackupAndRestore: no set was saved") == 1 and "No space left on device" in text
     # Steps 3 to 6. A lost process of the first job may still write the set 2, so this job does not.
-    results(comm, lambda: fit(channel(hvdata, "known"), [backup], stop=4))
+    results(comm, lambda: backed_up(hvdata, folder, stop=4))
     assert sorted(os.listdir(folder)) == ["set-00000001", "set-00000004"]
 
 
@@ -212,9 +216,7 @@ def test_a_directory_that_can_only_be_read(hvdata, comm, folder, monkeypatch, ca
 
     monkeypatch.setattr(together, "open", refuse, raising=False)
     monkeypatch.setattr(together.Sets, "folder", refuse)
-    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=5)
-    rows = results(comm, lambda: fit(channel(hvdata, "known"), [backup], epochs=1)[1])
-    assert all(len(of_rank) == STEPS for of_rank in rows)
+    assert {len(rows) for _, rows, _ in results(comm, lambda: backed_up(hvdata, folder, epochs=1))} == {STEPS}
     text = written(comm, capfd, "no set was saved")
     assert "no set can be saved in" in text and "Read-only file system" in text
 
@@ -236,74 +238,14 @@ def test_training_goes_on_while_a_set_is_written(hvdata, comm, folder, monkeypat
             go_on.set()
 
     monkeypatch.setattr(Sets, "folder", slow)
-    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=3)
-    one = results(comm, lambda: fit(channel(hvdata, "known"), [Calls(step), backup()], stop=5, epochs=1))
-    two = results(comm, lambda: fit(channel(hvdata, "known"), [backup()], epochs=1))
+    how = {"callback": {"save_freq": 3}, "epochs": 1}
+    one = results(comm, lambda: backed_up(hvdata, folder, stop=5, before=[Calls(step)], **how))
+    two = results(comm, lambda: backed_up(hvdata, folder, **how))
     whole = results(comm, lambda: fit(channel(hvdata, "known"), [], epochs=1))
     for rank in range(comm.size):
         assert one[rank][1][:3] + two[rank][1] == whole[rank][1]
         for ours, theirs in zip(two[0][2], whole[0][2]):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
-@pytest.mark.world(np=1)
-@pytest.mark.ranks(1)
-def test_values_are_those_of_the_snapshot(hvdata, tmp_path):
-    from horovod_data.native import tensorflow_private as private
-
-    dense, table, number_of = tf.Variable([1.0, 2.0]), tf.Variable(tf.zeros([3, 2])), tf.Variable(7)
-    table.scatter_add(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1])))
-    before = [dense.numpy().tolist(), table.numpy().tolist()]
-    checkpoint = tf.train.Checkpoint(dense=dense, table=table, number=number_of)
-    write = private.snapshot(checkpoint)
-    dense.assign_add([1.0, 1.0])
-    table.scatter_add(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([2])))
-    number_of.assign(8)
-    write(str(tmp_path / "model"))
-    checkpoint.read(str(tmp_path / "model")).assert_consumed()
-    assert [dense.numpy().tolist(), table.numpy().tolist()] == before and int(number_of) == 7
-
-
-class SavesItself(tf.Module):
-    def __init__(self):
-        super().__init__()
-        self.number = tf.Variable(1)
-
-
-def saves(trackables, file_prefix):
-    (one,) = trackables.values()
-    tf.raw_ops.SaveV2(prefix=file_prefix, tensor_names=["number"], shape_and_slices=[""], tensors=[one.number])
-    return file_prefix
-
-
-def restores(trackables, merged_prefix):
-    (one,) = trackables.values()
-    one.number.assign(
-        tf.raw_ops.RestoreV2(prefix=merged_prefix, tensor_names=["number"], shape_and_slices=[""], dtypes=[tf.int32])[0]
-    )
-
-
-@pytest.mark.world(np=1)
-@pytest.mark.ranks(1)
-def test_an_object_with_a_saver_of_its_own(hvdata, tmp_path):
-    """The object's own saver runs at the snapshot."""
-    from tensorflow.python.saved_model.registration import register_checkpoint_saver
-
-    from horovod_data.native import tensorflow_private as private
-
-    register_checkpoint_saver(
-        name="of_a_test", predicate=lambda one: isinstance(one, SavesItself), save_fn=saves, restore_fn=restores
-    )
-    one, other = SavesItself(), tf.Variable(2)
-    checkpoint = tf.train.Checkpoint(one=one, other=other)
-    write = private.snapshot(checkpoint)
-    one.number.assign(0)
-    other.assign(0)
-    (tmp_path / "part").mkdir()
-    write(str(tmp_path / "part" / "model"))
-    checkpoint.read(str(tmp_path / "part" / "model"))
-    assert (int(one.number), int(other)) == (1, 2)
-    assert all(name.startswith("model") for name in os.listdir(tmp_path / "part"))
 
 
 class Calls(tf.keras.callbacks.Callback):
@@ -321,15 +263,6 @@ class Calls(tf.keras.callbacks.Callback):
         self.epoch(self)
 
 
-@pytest.fixture
-def usr1():
-    """Sends SIGUSR1 to this process, whose handlers are restored at the end."""
-    theirs = [(number, signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGTERM)]
-    yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
-    for number, handler in theirs:
-        signal.signal(number, handler)
-
-
 def left(call):
     """The status with which a call exits. Or its result."""
     try:
@@ -339,8 +272,9 @@ def left(call):
 
 
 @pytest.mark.world(np=2)
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("first, at", [(True, STEPS - 1), (False, STEPS - 2), (True, STEPS)])
-def test_a_signal_and_an_early_end(hvdata, comm, folder, usr1, monkeypatch, first, at):
+def test_a_signal_and_an_early_end(hvdata, comm, folder, monkeypatch, first, at):
     """fit() ends as without the signal, whichever callback comes first. The next fit() of the program leaves.
 
     The ranks decide in the last step of the epoch, or have not decided when it ends.
@@ -349,7 +283,7 @@ def test_a_signal_and_an_early_end(hvdata, comm, folder, usr1, monkeypatch, firs
 
     def step(steps):
         if steps == at:
-            usr1()
+            os.kill(os.getpid(), signal.SIGUSR1)
 
     def ends(callback):
         callback.model.stop_training = True
@@ -359,8 +293,7 @@ def test_a_signal_and_an_early_end(hvdata, comm, folder, usr1, monkeypatch, firs
         backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=100)
         both = [Calls(step, ends), backup] if first else [backup, Calls(step, ends)]
         rows = left(lambda: len(fit(ds, both)[1]))
-        again = hvdata.callbacks.BackupAndRestore(folder + "-2", save_freq=100)
-        return rows, left(lambda: fit(ds, [again]))
+        return rows, left(lambda: backed_up(hvdata, folder + "-2", ds, callback={"save_freq": 100}))
 
     assert results(comm, two_fits) == [(STEPS, 75)] * comm.size
 
@@ -368,32 +301,25 @@ def test_a_signal_and_an_early_end(hvdata, comm, folder, usr1, monkeypatch, firs
 @pytest.mark.world(np=2)
 def test_after_the_end_under_the_launcher(hvdata, comm, folder, monkeypatch):
     """The sets stay. The next attempt makes no step. A second fit() in the directory is refused."""
-    from horovod_data.backup import together
-
     monkeypatch.setenv("HOROVOD_DATA_ATTEMPT", "1")
     monkeypatch.setenv("HOROVOD_DATA_STATE", folder)
-    callback = lambda: hvdata.callbacks.BackupAndRestore(save_freq=100)
     # A model of Keras 2 gets its variables in the first step otherwise, and the next attempt makes none.
-    job = lambda: fit(channel(hvdata, "known"), [callback()], epochs=2, built=True)
+    job = lambda: backed_up(hvdata, None, callback={"save_freq": 100}, epochs=2, built=True)
     one = results(comm, job)
     raises_everywhere(comm, job, ValueError, "training 1 of the program .* has saved .* and this is training 2. Give")
-    monkeypatch.setattr(together, "_ended", together.collections.Counter())  # another process
+    another_process(monkeypatch)
     two = results(comm, job)
     for rank in range(comm.size):
         assert len(one[rank][1]) == 2 * STEPS and two[rank][1] == []
         for ours, theirs in zip(two[rank][2], one[0][2]):
             np.testing.assert_array_equal(ours, theirs)
     assert os.path.exists(folder)
-
-
-@pytest.mark.world(np=2)
-def test_two_fits_with_one_directory(hvdata, comm, folder, monkeypatch):
-    """The second fit() was broken off. The first fit() of the next job must not resume from that set."""
-    from horovod_data.backup import together
-
-    job = lambda stop: fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(folder, 2)], stop, epochs=1)
+    # The second fit() was broken off. The first fit() of the next job must not resume from that set.
+    job = lambda stop: backed_up(hvdata, folder + "-2", stop=stop, epochs=1)
+    monkeypatch.delenv("HOROVOD_DATA_ATTEMPT")
+    another_process(monkeypatch)
     results(comm, lambda: (job(None), job(5)))
-    monkeypatch.setattr(together, "_ended", together.collections.Counter())  # another process
+    another_process(monkeypatch)
     raises_everywhere(comm, lambda: job(None), ValueError, "training 2 of the program .* and this is training 1. Give")
 
 
@@ -406,162 +332,82 @@ def test_ranks_with_other_numbers_of_steps(hvdata, comm, folder, monkeypatch):
 
     def job():
         ds = hvdata.distribute_dataset(data, batch="per_rank", schedule="dynamic", prefetch=1)
-        backup = hvdata.callbacks.BackupAndRestore(folder)
-        return len(fit(ds, [Calls(lambda _: time.sleep(0.3 * comm.rank)), backup], epochs=1)[1])
+        slow = Calls(lambda _: time.sleep(0.3 * comm.rank))
+        return len(backed_up(hvdata, folder, ds, before=[slow], callback={"save_freq": "epoch"}, epochs=1)[1])
 
     assert sum(results(comm, job)) == 14
 
 
+class Wrong(Model):
+    def train_step(self, data):
+        raise ValueError("no step")
+
+
 @pytest.mark.world(np=1)
 @pytest.mark.ranks(1)
-def test_handlers_after_an_error(hvdata, comm, folder, usr1):
+@pytest.mark.usefixtures("handlers")
+def test_handlers_after_an_error(hvdata, comm, folder):
     before = signal.getsignal(signal.SIGTERM)
-
-    class Wrong(Model):
-        def train_step(self, data):
-            raise Broken
-
-    model = Wrong()
-    model(np.zeros((1, 1), np.float32))
-    model.compile("sgd", "mse", run_eagerly=True)
-    with pytest.raises(Broken):
-        model.fit(channel(hvdata, "known"), verbose=0, callbacks=[hvdata.callbacks.BackupAndRestore(folder)])
+    with pytest.raises(ValueError, match="no step"):
+        backed_up(hvdata, folder, make=Wrong)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-class Other(tf.keras.Model):
-    """Has another variable than Model."""
+def mixed(hvdata):
+    """The channel, beside a source whose state can't be saved."""
+    both = tf.data.Dataset.zip((channel(hvdata, "known"), generated(lambda: iter(range(9)))))
+    return both.map(lambda pair, _: pair)
 
-    def __init__(self):
-        super().__init__()
-        self.other = tf.keras.layers.Dense(1, name="other")
 
-    def call(self, x):
-        return self.other(x)
+OTHER = "has restored another model than this one: .*Use the same model"
+# What is wrong in the job that goes on: how it calls backed_up(hvdata, folder), the error, and its text.
+ERRORS = {
+    "another variable": (lambda *_: {"make": lambda: Model(use_bias=True)}, ValueError, OTHER),
+    "another shape": (lambda *_: {"make": lambda: Model(units=2)}, ValueError, OTHER),
+    "on rank 1": (lambda hvdata, rank, folder: {"make": lambda: Model(use_bias=rank == 1)}, ValueError,
+                  r"^\[rank 1 on .*another model than this one"),
+    "arguments": (lambda hvdata, rank, folder: {"folder": folder + "-new", "callback": {"save_freq": 2 + rank}}, ValueError,
+                  r"the ranks disagree in BackupAndRestore\(\): keep 2, save_freq 2, .* on rank 0; .*save_freq 3, .* on rank 1"
+                  ".*Pass the same arguments on every rank"),
+    "steps": (lambda hvdata, rank, folder: {"folder": folder + "-new", "initial_epoch": int(rank == 1)}, ValueError,
+              "save at different steps: rank 0 at epoch 0, step 2,.* rank 1 at epoch 1, step 2"),
+    "not shared": (lambda hvdata, rank, folder: {"folder": f"{folder}-of-{rank}"}, RuntimeError,
+                   "rank 1 does not see the directory .*-of-0 of rank 0. .*that all ranks share"),
+    "a file": (lambda *_: {"folder": __file__}, OSError,
+               "can't read the directory .*test_backup.py: .*Not a directory: .*Use a directory of"),
+    "mixed": (lambda hvdata, rank, folder: {"folder": folder + "-new", "data": mixed(hvdata)},
+              tf.errors.FailedPreconditionError, "BackupAndRestore failed|stateful"),
+}  # fmt: skip
 
 
 @pytest.mark.world(np=2)
-def test_errors_of_a_fit(hvdata, comm, folder, several):
+@pytest.mark.parametrize("wrong", ERRORS)
+def test_errors_of_a_fit(hvdata, comm, folder, several, wrong):
     """All ranks raise the error of one."""
-    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=3)
-    results(comm, lambda: fit(channel(hvdata, "known"), [backup()], stop=7))
+    how, kind, text = ERRORS[wrong]
+    results(comm, lambda: backed_up(hvdata, folder, stop=5))
+    call = lambda: backed_up(hvdata, **{"folder": folder, "epochs": 2, **how(hvdata, comm.rank, folder)})
+    raises_everywhere(comm, call, kind, text)
 
-    def other():
-        model = Other()
-        model(np.zeros((1, 1), np.float32))
-        model.compile("sgd", "mse")
-        model.fit(channel(hvdata, "known"), callbacks=[backup()], verbose=0)
 
-    raises_everywhere(comm, other, ValueError, "has restored another model than this one: .*Use the same model")
-
-    def other_on_rank_1():
-        return other() if comm.rank == 1 else fit(channel(hvdata, "known"), [backup()])
-
-    raises_everywhere(comm, other_on_rank_1, ValueError, r"^\[rank 1 on .*another model than this one")
-
-    def arguments_differ():
-        mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2 + comm.rank)
-        fit(channel(hvdata, "known"), [mine], epochs=1)
-
-    disagree = (
-        r"the ranks disagree in BackupAndRestore\(\): keep 2, save_freq 2, .* on rank 0; .*save_freq 3, .* on rank 1"
-    )
-    raises_everywhere(comm, arguments_differ, ValueError, disagree, "Pass the same arguments on every rank")
-
-    def steps_differ():
-        mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2)
-        first = 1 if comm.rank == 1 else 0
-        fit(channel(hvdata, "known"), [mine], epochs=2, initial_epoch=first)
-
-    steps = "save at different steps: rank 0 at epoch 0, step 2,.* rank 1 at epoch 1, step 2"
-    raises_everywhere(comm, steps_differ, ValueError, steps)
-
-    def not_shared():
-        mine = hvdata.callbacks.BackupAndRestore(f"{folder}-of-{comm.rank}")
-        fit(channel(hvdata, "known"), [mine], epochs=1)
-
-    raises_everywhere(
-        comm, not_shared, RuntimeError, "rank 1 does not see the directory .*-of-0 of rank 0. .*that all ranks share"
-    )
-
-    def damaged():
-        fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(folder + "-damaged", save_freq=2)])
-
-    kept = hvdata.callbacks.BackupAndRestore(folder + "-damaged", save_freq=4, delete_checkpoint=False)
-    results(comm, lambda: fit(channel(hvdata, "known"), [kept], stop=5))
+@pytest.mark.world(np=2)
+@pytest.mark.parametrize("wrong", ["a stage that buffers, and other ranks", "a byte"])
+def test_a_set_that_cannot_be_used(hvdata, comm, folder, wrong):
+    """The set's manifest stands for the other job."""
+    data = lambda: channel(hvdata, "known").prefetch(2) if wrong != "a byte" else channel(hvdata, "known")
+    results(comm, lambda: backed_up(hvdata, folder, data(), stop=3))
     comm.barrier()
-    if comm.rank == 0:
-        path = Path(folder + "-damaged", "set-00000001", "part-0", "iterator")
+    if comm.rank == 0 and wrong == "a byte":
+        path = Path(folder, "set-00000001", "part-0", "iterator")
         state = bytearray(path.read_bytes())
         state[len(state) // 2] ^= 0x55
         path.write_bytes(state)
-    comm.barrier()
-    raises_everywhere(comm, damaged, ValueError, "part-0/iterator, which is damaged. Remove this set")
-
-    def a_file():
-        fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(__file__)])
-
-    raises_everywhere(
-        comm, a_file, OSError, "can't read the directory .*test_backup.py: .*Not a directory: .*Use a directory of"
-    )
-
-    def another_shape():
-        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1, use_bias=False)])
-        model.compile("sgd", "mse")
-        wide = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(2, use_bias=False)])
-        wide.compile("sgd", "mse")
-        ds, name = channel(hvdata, "known"), folder + "-shape"
-        model.fit(ds, verbose=0, callbacks=[hvdata.callbacks.BackupAndRestore(name, delete_checkpoint=False)])
-        comm.barrier()
-        wide.fit(ds, verbose=0, epochs=2, callbacks=[hvdata.callbacks.BackupAndRestore(name)])
-
-    raises_everywhere(comm, another_shape, ValueError, "has restored another model than this one: .*Use the same model")
-
-    def mixed():
-        source = tf.data.Dataset.from_generator(lambda: iter(range(9)), output_signature=tf.TensorSpec([], tf.int64))
-        both = tf.data.Dataset.zip((channel(hvdata, "known"), source)).map(lambda pair, _: pair)
-        fit(both, [hvdata.callbacks.BackupAndRestore(folder + "-mixed", save_freq=2)], epochs=1)
-
-    raises_everywhere(comm, mixed, tf.errors.FailedPreconditionError, "BackupAndRestore failed|stateful")
-
-
-@pytest.mark.world(np=2)
-def test_a_stage_that_buffers_and_other_ranks(hvdata, comm, folder):
-    """Here the set's manifest stands for the other job."""
-    buffered = lambda: channel(hvdata, "known").prefetch(2)
-    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=2)
-    results(comm, lambda: fit(buffered(), [backup], stop=3))
-    comm.barrier()
-    if comm.rank == 0:
+    elif comm.rank == 0:
         manifest = Path(folder, "set-00000001", "set.json")
         manifest.write_text(manifest.read_text().replace(f'"ranks": {comm.size}', '"ranks": 7'))
     comm.barrier()
-    raises_everywhere(
-        comm, lambda: fit(buffered(), [backup]), ValueError,
-        f"saved by 7 ranks, and Prefetch behind distribute_dataset.* so {comm.size} ranks can't restore it. Restart with 7",
-    )  # fmt: skip
-
-
-@pytest.mark.world(np=1)
-@pytest.mark.ranks(1)
-@pytest.mark.parametrize("arguments, text", [
-    ({"directory": "x", "save_freq": 0}, 'save_freq must be "epoch" or a number of steps, not 0'),
-    ({"directory": "x", "save_freq": "batch"}, "not 'batch'"),
-    ({"directory": "x", "save_freq": True}, "not True"),
-    ({"directory": "x", "keep": 0}, "keep must be 1 or more sets, not 0"),
-    ({"directory": ""}, "was given no directory"),
-    ({"directory": 3}, "directory must be a path, not 3"),
-    ({}, "Pass a directory that all ranks share, or set HOROVOD_DATA_STATE"),
-])  # fmt: skip
-def test_wrong_arguments(hvdata, arguments, text):
-    with pytest.raises((TypeError, ValueError), match=text):
-        hvdata.callbacks.BackupAndRestore(**arguments)
-
-
-@pytest.mark.world(np=2)
-def test_the_directory_of_the_environment(hvdata, comm, folder, monkeypatch):
-    monkeypatch.setenv("HOROVOD_DATA_STATE", folder)
-    backup = hvdata.callbacks.BackupAndRestore(save_freq=5)
-    got = outcomes(comm, lambda: fit(channel(hvdata, "known"), [backup], stop=6))
-    assert all(isinstance(one, tuple) and len(one[1]) == 6 for one in got), got
-    assert os.listdir(folder) == ["set-00000001"]
+    stage = f"Prefetch behind distribute_dataset.* so {comm.size} ranks can't restore it. Restart with 7"
+    says = (
+        "part-0/iterator, which is damaged. Remove this set" if wrong == "a byte" else f"saved by 7 ranks, and {stage}"
+    )
+    raises_everywhere(comm, lambda: backed_up(hvdata, folder, data()), ValueError, says)

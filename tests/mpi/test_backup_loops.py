@@ -14,16 +14,7 @@ import pytest
 import tensorflow as tf
 from together import on_trainers, raises_everywhere, results, written
 
-pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3)]
-
-
-@pytest.fixture(autouse=True)
-def handlers():
-    """Ranks that leave ignore the signals."""
-    theirs = [(number, signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGTERM)]
-    yield
-    for number, handler in theirs:
-        signal.signal(number, handler)
+pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3), pytest.mark.usefixtures("handlers")]
 
 
 STEPS, ROWS, EPOCHS = 8, 12, 3  # of an epoch; of a step; of a job
@@ -55,12 +46,6 @@ def made(hvdata, kind):
     if kind == "loader":
         return hvdata.loader(lambda epoch: [batch + 1000 * epoch for batch in batches()], **arguments)
     return hvdata.distribute_dataset(lambda: tf.data.Dataset.range(STEPS * ROWS).shuffle(50, seed=5).batch(ROWS), **arguments)  # fmt: skip
-
-
-@pytest.fixture
-def folder(comm, tmp_path):
-    """One for all ranks."""
-    return comm.bcast(str(tmp_path / "sets"))
 
 
 def job(hvdata, data, folder, stop=None, count=None, begin=lambda step: None, **arguments):
@@ -309,24 +294,7 @@ def test_errors(hvdata, comm, folder):
 
 @pytest.mark.world(np=1)
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("arguments, text", [
-    ({"every": 0}, "every must be a number of steps, not 0"),
-    ({"seconds": 0}, "seconds must be above 0, not 0"),
-    ({"seconds": "1"}, "seconds must be a number, not '1'"),
-    ({"keep": 0}, "keep must be 1 or more sets"),
-    ({"array": np.zeros(3)}, "can't save array, a ndarray: it has no state_dict.*Put what has no state of its own into `values`"),
-    ({"directory": ""}, r"Backup\(\) was given no directory"),
-])  # fmt: skip
-def test_wrong_arguments(hvdata, arguments, text):
-    with pytest.raises((TypeError, ValueError), match=text):
-        hvdata.Backup(**{"directory": "x", **arguments})
-
-
-@pytest.mark.world(np=1)
-@pytest.mark.ranks(1)
 def test_other_data(hvdata, folder):
     with pytest.raises(TypeError, match="steps.. was given a list. Give it a result of distribute_dataset"):
         with hvdata.Backup(folder) as backup:
             next(backup.steps([1, 2]))
-    with pytest.raises(RuntimeError, match="outside of the block"):
-        next(hvdata.Backup(folder).steps([1]))

@@ -11,12 +11,12 @@ import tensorflow as tf
 from checkpoints import rest, restored, saved, take
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numbered_rows import REMAINDERS
 from oracle import cached_epoch, deliver, rotate
 from together import generated, local, on_reader, on_trainers, raises_everywhere, results, same_on_all_ranks, until
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.limit(120)]
 
-REMAINDERS = ["drop", "partial", "pad", "repeat"]
 SEED = -7
 
 

@@ -4,10 +4,9 @@
 import resource
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from checkpoints import restored, save, saved
+from checkpoints import restored, saved
 from together import elements, raises_everywhere, results
 
 from horovod_data.certificate import last
@@ -167,113 +166,3 @@ def test_over_a_checkpoint(hvdata, comm, path, batch, further):
     again = restored(comm, run(), path)
     assert results(comm, lambda: taken + sum(1 for _ in again)) == [15] * comm.size
     same_record(whole, certificate(hvdata, comm, "resumed"))
-
-
-@pytest.mark.ranks(2, 3, 4)
-def test_over_two_checkpoints_of_a_dynamic_epoch(hvdata, comm, path):
-    """Elements of the first checkpoint are dealt after rank 0's second save, and taken before the other ranks'
-    saves."""
-
-    def run(prefetch):
-        make = lambda: tf.data.Dataset.range(20 * comm.size)
-        return channel(hvdata, make, "again", batch="per_rank", schedule="dynamic", prefetch=prefetch)
-
-    def leg(it, number, steps):
-        rows = [results(comm, lambda: int(next(it)))[comm.rank]]
-        if comm.rank > 0:
-            comm.Barrier()
-            rows += [int(next(it)) for _ in range(steps)]
-        save(it, f"{path}{number}")
-        if comm.rank == 0:
-            comm.Barrier()
-        return sum(comm.allgather(rows), [])
-
-    elements(comm, run(2))
-    whole = certificate(hvdata, comm, "again")
-    rows = leg(iter(run(8)), 0, 0) + leg(restored(comm, run(1), f"{path}0"), 1, 3)
-    rest = restored(comm, run(2), f"{path}1")
-    rows += sum(results(comm, lambda: [int(row) for row in rest]), [])
-    assert sorted(rows) == list(range(20 * comm.size))
-    same_record(whole, certificate(hvdata, comm, "again"), ("verdict", "elements", "rows", "order", "any_order"))
-
-
-@pytest.mark.parametrize("schedule", ["static", "dynamic"])
-def test_behind_a_run_that_was_not_verified(hvdata, comm, path, unverified, schedule):
-    """The rows of the unverified run are unknown. They stay unknown when a verified run of that epoch is saved and
-    resumed."""
-
-    def make():
-        return tf.data.Dataset.range(40 * comm.size).shuffle(16, seed=5)
-
-    def leg(number, verify, steps):
-        """Restores the state before, and saves one unless it runs to the end."""
-        ds = hvdata.distribute_dataset(make, batch="per_rank", schedule=schedule, name="legs", verify=verify)
-        it = restored(comm, ds, f"{path}{number - 1}") if number else iter(ds)
-        rows = []
-        results(comm, lambda: rows.extend(int(row) for _, row in zip(range(steps), it)))
-        if steps < 100:
-            comm.Barrier()
-            saved(comm, it, f"{path}{number}")
-            comm.Barrier()
-        return sum(comm.allgather(rows), [])
-
-    before = leg(0, False, 10)
-    rest = leg(1, True, 10) + leg(2, True, 1000)
-    assert sorted(before + rest) == list(range(40 * comm.size))
-    record = certificate(hvdata, comm, "legs")
-    assert (record["verdict"], record["unverified"], record["rows"]) == ("not complete", len(before), len(rest)), record
-    assert record["why"] == f"{len(before)} elements were delivered by a run that was not verified"
-    assert record["elements"] == 40 * comm.size and record["lost"] == record["twice"] == record["altered"] == 0
-    # dynamic: from the last restore on
-    assert sum(record["rows_per_rank"]) == (len(rest) if schedule == "static" else len(rest) - 10 * comm.size)
-
-
-@pytest.mark.parametrize("state", ["the pipeline's state", "replayed"])
-def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, path, state):
-    """The reader is past these elements when the state is saved, and the ranks are not. The elements count once."""
-    lengths = [comm.size, comm.size, 0, 0, 0, comm.size, 0, comm.size]
-
-    def make():
-        if state == "replayed":
-            spec = tf.TensorSpec([None], tf.int64)
-            return tf.data.Dataset.from_generator(lambda: (np.arange(n) for n in lengths), output_signature=spec)
-        return tf.data.Dataset.from_tensor_slices(lengths).map(tf.range)
-
-    ds = channel(hvdata, make, "gaps", batch="global", prefetch=1)
-    elements(comm, ds)
-    whole = certificate(hvdata, comm, "gaps")
-    it = iter(ds)
-    results(comm, lambda: [next(it).shape[0] for _ in range(2)])
-    time.sleep(0.3)  # in which the reader goes on to the next step
-    saved(comm, it, path)
-    del it
-    again = restored(comm, ds, path)
-    assert results(comm, lambda: sum(1 for _ in again)) == [2] * comm.size
-    same_record(whole, certificate(hvdata, comm, "gaps"))
-
-
-def test_what_verify_may_be(hvdata, comm, unverified):
-    for wrong in (1, "yes", None):
-        raises_everywhere(
-            comm,
-            lambda wrong=wrong: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=wrong),
-            TypeError,
-            "verify must be True or False",
-        )
-    if comm.size > 1:
-        raises_everywhere(
-            comm,
-            lambda: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=comm.rank == 0),
-            ValueError,
-            "disagree",
-            "verify=True on rank 0",
-        )
-
-
-@pytest.mark.parametrize("caches", [("job", None), (None, "job")])
-def test_a_name_is_distributed_again(hvdata, comm, caches):
-    """The record is that of the newest channel, whichever of the two is cached."""
-    for cache, steps in zip(caches, (4, 9)):
-        make = lambda: tf.data.Dataset.range(steps * comm.size).batch(comm.size)
-        elements(comm, channel(hvdata, make, "twice", batch="global", cache=cache))
-        assert certificate(hvdata, comm, "twice")["elements"] == steps

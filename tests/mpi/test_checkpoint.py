@@ -11,6 +11,7 @@ from together import (
     dealt_to_all,
     elements,
     numbers,
+    outcomes,
     raises_everywhere,
     results,
     written,
@@ -105,43 +106,6 @@ def test_unused_and_exhausted(hvdata, comm, path, who):
     unused = iter(ds)
     results(comm, lambda: restore(unused, path + "-unused") if mine else None)
     assert results(comm, lambda: rest(unused)) == want(source.n, comm, 0)
-
-
-@pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("schedule, taken, others_save", [
-    *(("static", taken, "later") for taken in (0, 1, STEPS)), ("dynamic", 0, "later"), ("dynamic", 1, "later"),
-    ("dynamic", 1, "before"),
-])  # fmt: skip
-@pytest.mark.usefixtures("either_way")
-def test_rank_0_has_seen_the_end(hvdata, comm, path, schedule, taken, others_save):
-    """Other ranks have not begun, have steps to take, have not seen the end, or have saved before the end.
-
-    Rank 0's own state has the steps that rank 0 has taken since, so these steps don't come again.
-    """
-    n = STEPS * comm.size
-
-    def channel():
-        return hvdata.distribute_dataset(Counted(n).dataset(), batch="per_rank", schedule=schedule, prefetch=STEPS + 1)
-
-    it = iter(channel())
-
-    def before():
-        got = take(it, taken if comm.rank > 0 else 1)  # rank 0 reads, and begins when it takes a step itself
-        if others_save == "before" and comm.rank > 0:
-            save(it, path)
-        comm.barrier()
-        return got if comm.rank > 0 else got + rest(it)
-
-    got = results(comm, before)
-    results(comm, lambda: save(it, path) if others_save == "later" or comm.rank == 0 else None)
-    ds = channel()  # as in a restarted job: in this one they have begun a different number of epochs
-    again = restored(comm, ds, path)
-    after = results(comm, lambda: rest(again))
-    epoch = elements(comm, ds)
-    if schedule == "static":
-        assert [a + b for a, b in zip(got, after)] == epoch == want(n, comm, 0)  # all ranks count the same epochs
-    else:
-        assert sorted(sum(got + after, [])) == sorted(sum(epoch, [])) == list(range(n))
 
 
 @pytest.mark.parametrize("abandon", ["deleted", "superseded", "restored anew"])
@@ -283,3 +247,113 @@ def test_a_replay_with_other_values_in_the_same_order(hvdata, comm, path, monkey
     monkeypatch.setenv("HOROVOD_DATA_CHECK_REPLAY", "0")
     again = restored(comm, ds, path)
     assert results(comm, lambda: [int(x) for x, _ in again]) == want(n, comm, 3)
+
+
+# ---- Ranks that save at different moments, and saves after an error.
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("others", ["running", "exhausted"])
+def test_who_saves_first_may_be_behind(hvdata, comm, path, others):
+    """The reader has pulled everything when the last rank saves. That rank then takes more steps before the others
+    save."""
+    n, last = STEPS * comm.size, comm.rank == comm.size - 1
+    ds = numbers(hvdata, n, prefetch=4, name="moments")
+    it = iter(ds)
+    results(comm, lambda: take(it, 7 if last else 8))
+    time.sleep(0.3)  # until the reader has pulled the rest
+    results(comm, lambda: save(it, path) if last else None)
+    results(comm, lambda: take(it, 2) if last else rest(it) if others == "exhausted" else None)
+    results(comm, lambda: None if last else save(it, path))
+    again = restored(comm, ds, path)
+    had = [STEPS if others == "exhausted" else 8] * (comm.size - 1) + [7]
+    want = [steps[at:] for steps, at in zip(dealt_to_all(comm, range(n)), had)]
+    assert results(comm, lambda: rest(again)) == want
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_who_saves_before_the_first_step(hvdata, comm, path, goes_on):
+    """The last rank saves first. If it takes no step until the others save, their states have all of its shares. If it
+    takes steps, the reader has dropped the shares that it knows to be taken, so the states don't belong together."""
+    n, last, steps = STEPS * comm.size, comm.rank == comm.size - 1, 8 if goes_on else 3
+
+    def channel(run):  # a channel of its own stands for a process of its own
+        return numbers(hvdata, n, prefetch=4, name=f"moments {run}")
+
+    it = iter(channel(1))
+    results(comm, lambda: save(it, path) if last else None)
+    results(comm, lambda: take(it, steps) if goes_on or not last else None)
+    results(comm, lambda: None if last else save(it, path))
+    again = restored(comm, channel(2), path)
+    if goes_on:
+        says = f"that of rank {comm.size - 1} on .* was saved before its first step of the epoch"
+        to_do = "Restore a checkpoint that all ranks saved at the same step"
+        raises_everywhere(comm, lambda: rest(again), tf.errors.InvalidArgumentError, says, to_do)
+    else:
+        *others, mine = dealt_to_all(comm, range(n))
+        assert results(comm, lambda: rest(again)) == [share[steps:] for share in others] + [mine]
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_dynamic_twice_in_a_row(hvdata, comm, path):
+    """The last rank saved long after the others. When all save again, the reader has not yet skipped all that this rank
+    had taken."""
+    n, last = 60 * comm.size, comm.rank == comm.size - 1
+    ds = numbers(hvdata, n, schedule="dynamic", prefetch=2, name="moments")
+    it = iter(ds)
+    first = results(comm, lambda: take(it, 2))
+    results(comm, lambda: None if last else save(it, path))
+    later = results(comm, lambda: take(it, 20))  # the other ranks' later steps are in no state, so they come again
+    results(comm, lambda: save(it, path) if last else None)
+    again = restored(comm, ds, path)
+    second = results(comm, lambda: take(again, 1))
+    saved(comm, again, path)
+    third = restored(comm, ds, path)
+    end = results(comm, lambda: rest(third))
+    assert sorted(sum([*first, later[-1], *second, *end], [])) == list(range(n))
+
+
+def broken(comm, bad):
+    """STEPS for each rank. Element `bad` fails."""
+    return tf.data.Dataset.range(STEPS * comm.size).map(
+        lambda x: tf.debugging.check_numerics(tf.where(tf.equal(x, bad), float("nan"), 1.0), "broken")
+    )
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
+    """A save after an error is an error, because a restore would leave out the rest of the epoch."""
+    source = broken(comm, STEPS * comm.size // 2)
+    ds = hvdata.distribute_dataset(source, batch="per_rank", schedule=schedule, name="moments")
+    it = iter(ds)
+    raises_everywhere(comm, lambda: rest(it), tf.errors.InvalidArgumentError, "broken")
+    says = (
+        "channel moments",
+        "can't be saved: an error ended it, or it lost a step",
+        "Restore the last checkpoint",
+    )
+    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, *says)
+    assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
+
+
+@pytest.mark.parametrize("schedule, batch", [("static", "per_rank"), ("dynamic", "per_rank"), ("static", "global")])
+def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
+    """The reader has met the error and the ranks have not. A restore would resume after the failed element."""
+    # With "dynamic", ranks may have taken elements in place of other ranks.
+    source = broken(comm, (STEPS if schedule == "dynamic" else 6) * comm.size - 1)
+    if batch == "global":
+        source = source.batch(comm.size)
+    ds = hvdata.distribute_dataset(source, batch=batch, schedule=schedule, prefetch=STEPS, name="moments")
+    it = iter(ds)
+    results(comm, lambda: take(it, 4))
+
+    def saves():
+        deadline = time.monotonic() + 20  # for the reader to have met it
+        while time.monotonic() < deadline:
+            save(it, path)
+            time.sleep(0.1)
+
+    says = ("channel moments", "can't be saved any more: its pipeline has failed", "Restore the last checkpoint")
+    raises_everywhere(comm, saves, tf.errors.FailedPreconditionError, *says)
+    raises_everywhere(comm, lambda: rest(it), tf.errors.InvalidArgumentError, "broken")

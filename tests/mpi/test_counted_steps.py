@@ -6,7 +6,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from together import generated, on_trainers, results
+from together import generated, on_trainers, results, until
 
 from horovod_data.certificate import last
 
@@ -49,22 +49,10 @@ def take(comm, ds, steps):
     return results(comm, local)
 
 
-def until(comm, condition):
-    """Waits some seconds until the condition is true on every rank, because the reader's message may be on its way."""
-
-    def local():
-        end = time.monotonic() + 10
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.01)
-        return condition()
-
-    return results(comm, local) == [True] * comm.size
-
-
 def certificate(hvdata, comm, name, epoch):
     """Waits until reader 0 has the record of this epoch or a later one, and returns it."""
     reader = comm.allgather(hvdata.is_reader()).index(True)
-    assert until(comm, lambda: comm.rank != reader or last().get(name, {}).get("epoch", 0) >= epoch)
+    until(comm, lambda: comm.rank != reader or last().get(name, {}).get("epoch", 0) >= epoch)
     return comm.bcast(last().get(name), reader)
 
 
@@ -109,14 +97,8 @@ def test_the_last_step_is_the_end(hvdata, comm, source, seconds):
         first = 2
     for epoch in first, first + 1:
         take(comm, ds, steps)
-        assert until(comm, lambda: hvdata.stats()[f"{name}/dropped"] == dropped)
+        until(comm, lambda: hvdata.stats()[f"{name}/dropped"] == dropped)
         is_whole(hvdata, comm, name, epoch, dropped)
-
-
-def test_of_a_dataset_that_is_gone_with_its_last_step(hvdata, comm):
-    """The dataset is freed as when a training function returns."""
-    take(comm, channel(hvdata, per_rank(comm.size, SLOW), "gone"), 4)
-    is_whole(hvdata, comm, "gone", 1, comm.size - 1)
 
 
 @pytest.mark.world(np=2, readers=2)

@@ -7,6 +7,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from oracle import deliver
 from together import (
     dealt_to_all,
     elements,
@@ -52,18 +53,14 @@ def plain_all(shares):
 
 
 def cut(batches, ranks, remainder, zero):
-    """The rows of global batches, given as lists, as each rank gets them."""
-    shares = [[] for _ in range(ranks)]
-    for rows in batches:
-        rows = list(rows)
-        if remainder == "drop":
-            rows = rows[: len(rows) // ranks * ranks]
-        elif remainder == "pad":
-            rows += [zero] * (-len(rows) % ranks)
-        if rows or remainder != "drop":  # otherwise no step
-            for share, part in zip(shares, np.array_split(np.arange(len(rows)), ranks)):
-                share.append([rows[at] for at in part])
-    return shares
+    """The rows of global batches, given as lists, as each rank gets them. `zero` is a row of padding."""
+    rows = sum(map(list, batches), [])
+    places = np.split(np.arange(len(rows)), np.cumsum([len(batch) for batch in batches])[:-1])
+    weighed = lambda share: zip(*share) if remainder == "pad" else ((place, 1) for place in share)
+    return [
+        [[rows[place] if weight else zero for place, weight in weighed(share)] for share in mine]
+        for mine in deliver(places, ranks, "global", remainder=remainder)
+    ]
 
 
 def without_weights(comm, got, batches, remainder):

@@ -8,7 +8,6 @@ is called on the reader for every epoch, with its number.
 import functools
 import os
 import re
-import threading
 
 import pytest
 import tensorflow as tf
@@ -225,24 +224,6 @@ def test_an_error_of_the_second_epoch(hvdata, comm, second, says):
     says = ("reader 0 on .*channel second, epoch 2", says)
     raises_everywhere(comm, lambda: values(dataset), tf.errors.OpError, *says)
     a_whole_epoch(comm, dataset)
-
-
-def test_a_reader_without_another_thread(hvdata, comm, monkeypatch):
-    """All ranks raise the error, and the next channel works."""
-    start = threading.Thread.start
-
-    def cannot(self):
-        if "dealer" in self.name:
-            raise RuntimeError("can't start new thread")
-        start(self)
-
-    def channel():
-        return hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", cannot)
-        raises_everywhere(comm, channel, RuntimeError, "can start no more threads")
-    a_whole_epoch(comm, channel())
 
 
 # ---- What counts epochs.

@@ -10,6 +10,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from together import (
+    Unwilling,
     gradient_of_a_gradient,
     heard_everywhere,
     plain,
@@ -103,11 +104,6 @@ def test_what_does_not_fit(hvdata, comm, root, several, odd, says):
     goes_on(hvdata, comm, root)
 
 
-class Unwilling:
-    def __array__(self, *_, **__):
-        raise RuntimeError("requires grad")
-
-
 @pytest.mark.parametrize("wrong, says", [
     (3.0, "x is a scalar"), (object(), "x can't be made a tensor"), (Unwilling(), "x can't be made a tensor.*requires grad"),
 ], ids=["scalar", "no tensor", "unwilling"])  # fmt: skip
@@ -125,13 +121,6 @@ def test_gradient_of_a_gradient(hvdata, comm):
     x = tf.constant([1.0, 2.0]) + comm.rank
     got = results(comm, lambda: gradient_of_a_gradient(x, hvdata.gather).numpy().tolist())
     assert got == [[6.0 * (rank + 1), 6.0 * (rank + 2)] for rank in range(comm.size)]
-
-
-@pytest.mark.ranks(2, 4)
-def test_more_rows_than_a_tensor_can_have(hvdata, comm, root):
-    """The rows have no bytes."""
-    x, says = tf.zeros([2**62, 0]), "the ranks have more rows than a tensor can have"
-    raises_everywhere(comm, lambda: hvdata.gather(x, root=root, name="countless"), tf.errors.InvalidArgumentError, says)
 
 
 @pytest.mark.ranks(2)

@@ -4,12 +4,22 @@
 import gc
 import re
 import threading
-import time
 import weakref
 
 import pytest
 import tensorflow as tf
-from together import Counted, Raised, dealt, dealt_to_all, generated, numbers, outcomes, raises_everywhere, results
+from together import (
+    Counted,
+    Raised,
+    dealt,
+    dealt_to_all,
+    generated,
+    numbers,
+    outcomes,
+    raises_everywhere,
+    results,
+    until,
+)
 
 pytestmark = pytest.mark.world(np=2)
 
@@ -241,17 +251,6 @@ def dealers_now():
     return {thread.name for thread in threading.enumerate() if "dealer" in thread.name}
 
 
-def gone(graph, dealers):
-    """Waits until `graph` has been freed, and the dealer of its channel has ended."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        gc.collect()
-        if graph() is None and dealers_now() <= dealers:
-            return True
-        time.sleep(0.05)
-    return graph() is None, dealers_now(), dealers
-
-
 def count_to_4():
     yield from range(4)
 
@@ -280,7 +279,7 @@ def test_a_graph_that_is_dropped(hvdata, comm, source):
 
     graphs = []
     results(comm, lambda: graphs.append(one_graph()))
-    assert results(comm, lambda: gone(graphs[0], before)) == [True] * comm.size
+    until(comm, lambda: gc.collect() >= 0 and graphs[0]() is None and dealers_now() <= before)
 
 
 def test_a_v1_dataset_that_needs_a_placeholder_is_an_error(hvdata, comm):

@@ -202,27 +202,6 @@ def test_ranks_take_channels_in_different_orders(hvdata, comm):
 
 
 @pytest.mark.world(np=4)
-@pytest.mark.parametrize("prefetch", [1, 2, 3, 8, 16])
-def test_a_rank_may_be_ahead_by_prefetch_steps(hvdata, comm, prefetch):
-    """A rank may be exactly `prefetch` steps ahead, however many steps the others have taken."""
-    n = comm.size
-    slowest = comm.rank == n - 1
-    it = iter(numbers(hvdata, 64 * n, prefetch=prefetch))
-    taken = 0
-    for more in 0, 1, 2, 1:
-        if not slowest:
-            comm.Barrier()  # the slowest rank has taken so many more steps
-        ahead = prefetch if taken == 0 and not slowest else 0
-        for _ in range(more + ahead):
-            next(it)
-        taken += more + ahead
-        if slowest:
-            comm.Barrier()
-        comm.Barrier()  # the other ranks have taken them, too
-    assert [int(x) for x in it] == [step * n + comm.rank for step in range(taken, 64)]
-
-
-@pytest.mark.world(np=4)
 def test_a_new_dataset_each_epoch(hvdata, comm):
     """In eager mode every call makes a new channel, whatever its name. The old one is released."""
     for epoch in range(5):

@@ -2,7 +2,6 @@
 """200 epochs, whole and broken off: no thread, file descriptor or memory is left behind."""
 
 import gc
-import time
 import weakref
 
 import numpy as np
@@ -10,7 +9,7 @@ import psutil
 import pytest
 import tensorflow as tf
 from heap import allocated
-from together import results
+from together import results, until
 
 pytestmark = [pytest.mark.world(np=2), pytest.mark.limit(180)]
 
@@ -142,8 +141,5 @@ def test_what_was_read_is_let_go_of_with_its_channel(hvdata, comm):
         gc.collect()
         return all(ref() is None for ref in made)
 
-    for _ in range(100):
-        if all(comm.allgather(gone())):
-            break
-        time.sleep(0.1)
-    assert all(comm.allgather(gone())) and sum(comm.allgather(len(made))) == 1
+    until(comm, gone)
+    assert sum(comm.allgather(len(made))) == 1

@@ -4,51 +4,9 @@
 import numpy as np
 import pytest
 from loaders import loads, of_epoch
-from together import on_trainers, prefix, raises_everywhere, written
+from together import prefix, raises_everywhere, written
 
 pytestmark = pytest.mark.world(np=3)
-
-
-class FailsInStep:
-    """Fails once, in the epoch after the first."""
-
-    def __init__(self, step, total):
-        self.step, self.total, self.epoch = step, total, 0
-
-    def __iter__(self):
-        self.epoch += 1
-        for i in range(self.total):
-            if (self.epoch, i) == (2, self.step):
-                raise OSError(f"element {i} is gone")
-            yield i
-
-
-@pytest.mark.readers(0, 1)
-@pytest.mark.parametrize("schedule", ["static", "dynamic"])
-def test_the_source_fails_in_any_step(hvdata, comm, world, schedule):
-    """Every rank gets the steps before it. The next epoch is whole."""
-    n = world.np
-    total = 4 * n
-
-    def until_the_error(loader):
-        got = []
-        try:
-            for x in loader:
-                got.append(x.item())
-        except OSError as error:
-            return got, str(error)
-        return got, ""
-
-    for failing in range(0, total, max(1, n - 1)):
-        loader = loads(hvdata, lambda: FailsInStep(failing, total), schedule=schedule, name="fails")
-        assert of_epoch(hvdata, comm, loader) == list(range(total))
-        got = on_trainers(hvdata, comm, lambda: until_the_error(loader))
-        assert all(f"element {failing} is gone" in text for _, text in got), got
-        if schedule == "static":
-            assert [numbers for numbers, _ in got] == [list(range(rank, failing // n * n, n)) for rank in range(n)]
-        else:
-            assert sorted(x for numbers, _ in got for x in numbers) == list(range(failing))
-        assert of_epoch(hvdata, comm, loader) == list(range(total))
 
 
 def test_the_first_element_fails_in_the_call(hvdata, comm):

@@ -151,8 +151,11 @@ def test_states_outside_of_an_epoch(hvdata, comm, make):
         again = numbers()
         again.load_state_dict(state)
         assert of_epoch(hvdata, comm, again) == whole, "a state before an epoch, or behind it, begins a whole one"
-    results(comm, lambda: next(iter(loader)).item())
-    raises_everywhere(comm, loader.state_dict, RuntimeError, "had broken the epoch off")
+    loader.load_state_dict(over)
     for state, kind, text in (({}, TypeError, "no state of a Loader"), ({"state": b"x"}, RuntimeError, "is damaged")):
         with pytest.raises(kind, match=text):
             loader.load_state_dict(state)
+    comm.barrier()
+    assert of_epoch(hvdata, comm, loader) == whole, "an earlier state is forgotten"
+    results(comm, lambda: next(iter(loader)).item())
+    raises_everywhere(comm, loader.state_dict, RuntimeError, "had broken the epoch off")

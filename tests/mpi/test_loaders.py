@@ -2,83 +2,24 @@
 """loader(): Python sources and tf.data on the reader, arrays on all ranks, against the oracle."""
 
 import collections
-import gc
-import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
-from loaders import Stream
+from loaders import loads, of_epoch
 from numbered_rows import (
-    PREFETCHES,
-    REMAINDERS,
-    ROWS,
-    batch_of,
     batches_of,
     check,
-    dataset_of,
-    delivers,
-    delivers_dynamically,
 )
-from oracle import deliver, deliver_from_readers
-from together import merged, on_reader, on_trainers, outcomes, raises_everywhere, results, same_on_all_ranks, written
+from oracle import deliver
+from together import merged, on_reader, on_trainers, outcomes, raises_everywhere, results, written
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3, 4)]
-
-SOURCES = {"list": list, "stream": Stream, "tf.data": dataset_of}
 
 
 def epoch(hvdata, comm, loader):
     """The shares of all trainers."""
     return on_trainers(hvdata, comm, lambda: list(loader))
-
-
-rows_of_batches = st.lists(ROWS, min_size=1, max_size=9)
-
-
-@pytest.mark.readers(0, 1)
-@pytest.mark.parametrize("batch", ["global", "per_rank"])
-@pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(5)
-@given(rows=rows_of_batches, prefetch=PREFETCHES, kind=st.sampled_from([*SOURCES]))
-def test_static(hvdata, comm, batch, remainder, rows, prefetch, kind):
-    batches = batches_of(rows)
-    loader = hvdata.loader(
-        on_reader(hvdata, lambda: SOURCES[kind](batches)), batch=batch, remainder=remainder, prefetch=prefetch
-    )
-    delivers(hvdata, comm, lambda: list(loader), batches, batch, remainder)
-
-
-@pytest.mark.world(np=2, readers=1)
-@pytest.mark.readers(0, 1)
-@pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(5)
-@given(rows=rows_of_batches, prefetch=PREFETCHES, remainder=st.sampled_from(REMAINDERS))
-def test_dynamic(hvdata, comm, rows, prefetch, remainder):
-    batches = batches_of(rows)
-    loader = hvdata.loader(on_reader(hvdata, lambda: batches), batch="per_rank", schedule="dynamic", prefetch=prefetch,
-                           remainder=remainder)  # fmt: skip
-    delivers_dynamically(hvdata, comm, lambda: list(loader), batches, remainder)
-
-
-def test_what_drop_drops_is_logged(hvdata, comm, several, capfd):
-    n = comm.size
-    loader = hvdata.loader(batches_of([n + 1, 2 * n + 1]), batch="global", name="leaving")
-    results(comm, lambda: len(list(loader)))
-    said = written(comm, capfd, 'remainder="drop" left out')
-    assert re.search(r'channel leaving, epoch 1.*remainder="drop" left out 2 row\(s\) of this epoch', said), said
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("remainder", REMAINDERS[1:])
-def test_more_ranks_than_rows(hvdata, comm, rows, remainder):
-    """Some ranks get empty shares of the right types."""
-    batches = batches_of([rows, 0, rows])
-    loader = hvdata.loader(batches, batch="global", remainder=remainder)
-    delivers(hvdata, comm, lambda: list(loader), batches, "global", remainder, epochs=1)
 
 
 Pair = collections.namedtuple("Pair", "x y")
@@ -143,44 +84,6 @@ def test_ragged_tensors_of_tf_data_and_weights(hvdata, comm):
     assert len(loader) == 3
 
 
-@pytest.mark.parametrize("weighs", ["rows", "costs"])
-@pytest.mark.parametrize("kind", ["list", "list of lists", "tf.data"])
-def test_weigh(hvdata, comm, weighs, kind):
-    """The mean over ranks of the mean of weight * loss is the mean of one process."""
-    x, y, own = np.arange(1, 8, dtype=np.float32), np.arange(7) % 3 + 1.0, np.ones(7, np.float32)
-    cost = "rows" if weighs == "rows" else (lambda x, y, own: y)
-    pairs = tf.data.Dataset.from_tensors((x, y, own)) if kind == "tf.data" else None
-    source = lambda: pairs.repeat(3) if pairs is not None else [[x, y, own] if "lists" in kind else (x, y, own)] * 3
-    loader = hvdata.loader(on_reader(hvdata, source), batch="global", remainder="partial", weigh=cost)
-    costs = np.ones(7) if weighs == "rows" else y
-    steps = list(zip(*on_trainers(hvdata, comm, lambda: list(loader))))
-    assert len(steps) == 3
-    for shares in steps:
-        means = [np.mean(x * weight) if len(x) else 0.0 for x, _, weight in shares]
-        assert abs(np.mean(means) - np.sum(costs * x) / np.sum(costs)) < 1e-4
-
-
-@pytest.mark.world(np=2, readers=2)
-@pytest.mark.ranks(2, 3)
-@pytest.mark.readers(2, 3)
-@pytest.mark.parametrize("batch, remainder", [("global", "partial"), ("per_rank", "pad"), ("per_rank", "drop")])
-def test_several_readers(hvdata, comm, batch, remainder):
-    """Each reader's function gets its context."""
-    sizes = [[3, 30, 1, 7], [2, 9, 4, 4, 6], [5, 5]][: hvdata.num_readers()]
-    everything = [
-        [batch_of(1000 * reader + 50 * i, rows) for i, rows in enumerate(one)] for reader, one in enumerate(sizes)
-    ]
-
-    def source(context):
-        assert context.num_input_pipelines == len(sizes)
-        return everything[context.input_pipeline_id]
-
-    loader = hvdata.loader(source, batch=batch, remainder=remainder, verify=True)
-    for _ in range(2):
-        got = epoch(hvdata, comm, loader)
-        check(got, deliver_from_readers(everything, len(got), batch, remainder))
-
-
 @pytest.mark.world(np=2, readers=2)
 @pytest.mark.ranks(2, 3)
 @pytest.mark.readers(2, 3)
@@ -225,25 +128,6 @@ def test_ranks_mix_arrays_and_datasets(hvdata, comm):
     for _ in range(2):
         got = on_trainers(hvdata, comm, mine)
         check(got, deliver(batches, len(got), "global", remainder="partial"))
-
-
-def test_memory_is_held_by_its_arrays_alone(hvdata, comm):
-    loader = hvdata.loader([{"x": np.full([comm.size * 5000], i, np.float32)} for i in range(12)], batch="global")
-
-    def kept():
-        it = iter(loader)
-        first = next(it)["x"][10:20]
-        for share in it:
-            assert len(set(share["x"][:100].tolist())) == 1
-        del share
-        return first
-
-    mine = kept()
-    del loader
-    gc.collect()
-    assert results(comm, lambda: (mine == 0).all())
-    mine = None
-    gc.collect()
 
 
 @pytest.mark.world(np=2)
@@ -295,3 +179,64 @@ def test_a_data_loader_and_tensors(hvdata, comm):
         got = on_trainers(hvdata, comm, lambda: [(type(x).__name__, x.tolist(), y.tolist()) for x, y in loader])
         rows = [(*x, y) for kind, xs, ys in merged(got) for x, y in zip(xs, ys) if kind == "Tensor"]
         assert rows == [(2.0 * i, 2.0 * i + 1, i) for i in range(12)]
+
+
+# ---- Epochs.
+
+
+@pytest.mark.world(np=2)
+def test_a_source_for_every_epoch(hvdata, comm):
+    asked = []
+
+    def source(epoch):
+        asked.append(epoch)
+        return (epoch * 100 + i for i in range(8))
+
+    loader = hvdata.loader(source, batch="per_rank", remainder="partial" if comm.size < 3 else "drop")
+    whole = 8 - 8 % comm.size
+    for number in (1, 2, 3):
+        assert of_epoch(hvdata, comm, loader) == [number * 100 + i for i in range(whole)]
+    assert asked == ([1, 2, 3] if hvdata.is_reader() else [])
+    with pytest.raises(TypeError, match="is not known before its end"):
+        len(loader)
+
+
+@pytest.mark.world(np=2)
+def test_an_iterator_is_read_once(hvdata, comm):
+    loader = loads(hvdata, lambda: iter(range(12)))
+    assert of_epoch(hvdata, comm, loader) == list(range(12 - 12 % comm.size))
+    text = "the source is an iterator .*read once.*Pass a function with a parameter `epoch`"
+    raises_everywhere(comm, lambda: list(loader), ValueError, text)
+
+
+class Twelve:
+    def __iter__(self):
+        return iter(np.arange(12).reshape(1, 12))
+
+
+@pytest.mark.world(np=2)
+def test_a_class_is_a_function_that_makes_the_source(hvdata, comm):
+    loader = hvdata.loader(Twelve, batch="global", remainder="partial")
+    shares = results(comm, lambda: next(iter(loader)).tolist())
+    assert sum(shares, []) == list(range(12))
+
+
+def test_an_epoch_without_elements(hvdata, comm):
+    loader = hvdata.loader(lambda epoch: batches_of([12, 4] * (epoch % 2)), batch="global", remainder="partial")
+    counts = [results(comm, lambda: len(list(loader))) for _ in range(3)]
+    assert [set(one) for one in counts] == [{2}, {0}, {2}]
+
+
+@pytest.mark.readers(0, 1)
+@pytest.mark.parametrize("who", range(4))
+def test_a_rank_breaks_off(hvdata, comm, world, who):
+    """The other ranks get all their steps, and the next epoch is whole."""
+    n = world.np
+    who %= n
+    loader = loads(hvdata, lambda: range(8 * n))
+    for _ in range(2):
+        got = on_trainers(
+            hvdata, comm, lambda: [x.item() for x, _ in zip(loader, range(3 if hvdata.rank() == who else 99))]
+        )
+        assert got == [list(range(rank, (3 if rank == who else 8) * n, n)) for rank in range(n)]
+    assert of_epoch(hvdata, comm, loader) == list(range(8 * n))

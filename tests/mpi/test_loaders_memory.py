@@ -4,14 +4,13 @@
 import ctypes
 import gc
 import sys
-import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import dealt_to_all, merged, on_trainers, raises_everywhere, results
+from together import dealt_to_all, merged, on_trainers, raises_everywhere, results, until
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3)]
 
@@ -28,22 +27,9 @@ def before(hvdata, comm):
     return in_use(hvdata)
 
 
-def nothing_in_use(hvdata, before: int) -> bool:
-    """No share of this test uses shared memory any more. A reader learns that from a message."""
-    for _ in range(200):
-        if in_use(hvdata) <= before:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def large(n: int) -> list[np.ndarray]:
     """Elements that travel in shared memory."""
     return [np.full(20000, i, np.int64) for i in range(n)]
-
-
-def firsts(shares) -> list[int]:
-    return [int(share[0]) for share in shares]
 
 
 # ---- Errors.
@@ -69,25 +55,6 @@ def test_a_loader_is_no_source(hvdata, comm, given):
     source = {"loader": loader, "iterator": iter(loader), "function": lambda: loader}[given]
     call = lambda: hvdata.loader(source, batch="per_rank")
     raises_everywhere(comm, call, ValueError, r"is what loader\(\) returned.*would wait for itself.*the original")
-
-
-def test_a_state_that_cannot_be_restored(hvdata, comm, before):
-    """After it, an epoch is whole. An earlier state is forgotten."""
-    n = 4 * comm.size
-    loader = hvdata.loader(large(n), batch="per_rank")
-    want = dealt_to_all(comm, range(n))
-    assert results(comm, lambda: firsts(loader)) == want
-    over = results(comm, loader.state_dict)[comm.rank]
-
-    def restore():
-        loader.load_state_dict(over)
-        with pytest.raises(RuntimeError, match="is damaged"):
-            loader.load_state_dict({"state": b"x"})
-        return True
-
-    assert all(results(comm, restore))
-    assert results(comm, lambda: firsts(loader)) == want
-    assert results(comm, lambda: nothing_in_use(hvdata, before)) == [True] * comm.size
 
 
 # ---- Memory.
@@ -159,7 +126,7 @@ def test_shares_that_no_program_has_got(hvdata, comm, before):
         return [len(it.shares.next()) for _ in range(3)]
 
     assert results(comm, lost) == [[1, 1, 1]] * comm.size
-    assert results(comm, lambda: nothing_in_use(hvdata, before)) == [True] * comm.size
+    until(comm, lambda: in_use(hvdata) <= before)  # a reader learns from a message that a share is free
 
 
 def test_threads_share_an_iterator(hvdata, comm, before):
@@ -182,4 +149,4 @@ def test_threads_share_an_iterator(hvdata, comm, before):
         return sorted(value for part in parts for value in part)
 
     assert results(comm, taken) == dealt_to_all(comm, range(n))
-    assert results(comm, lambda: nothing_in_use(hvdata, before)) == [True] * comm.size
+    until(comm, lambda: in_use(hvdata) <= before)  # a reader learns from a message that a share is free

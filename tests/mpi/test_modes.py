@@ -1,51 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""batch x schedule x remainder against the oracle, on pipelines of any length and batches of any size."""
+"""batch x schedule x remainder by both doors, against the oracle, on sources of any length and batches of any size."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numbered_rows import (
     PREFETCHES,
     REMAINDERS,
     ROWS,
+    SOURCES,
     batches_of,
     dataset_of,
     delivers,
     delivers_dynamically,
+    one_pass_of,
 )
 from oracle import dropped
-from together import elements, local, on_reader, same_on_all_ranks, written
+from together import elements, same_on_all_ranks, written
 
 pytestmark = pytest.mark.world(np=3)
 
-rows_of_batches = st.lists(ROWS, max_size=9)
+
+@st.composite
+def channels(draw):
+    """(a source, the rows of its batches). A source of loader() has an element."""
+    source = draw(st.sampled_from([*SOURCES]))
+    return source, draw(st.lists(ROWS, min_size=int(source != "dataset"), max_size=9))
 
 
-@pytest.mark.world(np=4)
+@pytest.mark.readers(0, 1)
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(7)
-@given(rows=rows_of_batches, prefetch=PREFETCHES)
-def test_static(hvdata, comm, batch, remainder, rows, prefetch):
-    batches = batches_of(rows)
-    ds = hvdata.distribute_dataset(
-        on_reader(hvdata, lambda: dataset_of(batches)), batch=batch, remainder=remainder, prefetch=prefetch
-    )
-    delivers(hvdata, comm, lambda: local(ds), batches, batch, remainder)
+@same_on_all_ranks(9)
+@given(channel=channels(), prefetch=PREFETCHES)
+@example(channel=("dataset", []), prefetch=1)
+@example(channel=("list", [1, 0, 2]), prefetch=1)  # fewer rows than ranks
+def test_static(hvdata, comm, batch, remainder, channel, prefetch):
+    source, batches = channel[0], batches_of(channel[1])
+    one_pass = one_pass_of(hvdata, source, batches, batch=batch, remainder=remainder, prefetch=prefetch)
+    delivers(hvdata, comm, one_pass, batches, batch, remainder)
 
 
-@pytest.mark.world(np=2)
+@pytest.mark.readers(0, 1)
 @pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(7)
-@given(rows=rows_of_batches, prefetch=PREFETCHES, remainder=st.sampled_from(REMAINDERS))
-def test_dynamic(hvdata, comm, rows, prefetch, remainder):
-    batches = batches_of(rows)
-    ds = hvdata.distribute_dataset(
-        on_reader(hvdata, lambda: dataset_of(batches)),
-        batch="per_rank", schedule="dynamic", prefetch=prefetch, remainder=remainder,
-    )  # fmt: skip
-    delivers_dynamically(hvdata, comm, lambda: local(ds), batches, remainder)
+@same_on_all_ranks(9)
+@given(channel=channels(), prefetch=PREFETCHES, remainder=st.sampled_from(REMAINDERS))
+def test_dynamic(hvdata, comm, channel, prefetch, remainder):
+    source, batches = channel[0], batches_of(channel[1])
+    how = {"batch": "per_rank", "schedule": "dynamic", "prefetch": prefetch, "remainder": remainder}
+    delivers_dynamically(hvdata, comm, one_pass_of(hvdata, source, batches, **how), batches, remainder)
 
 
 def test_what_drop_drops_is_logged(hvdata, comm, several, capfd):

@@ -7,20 +7,19 @@ import re
 
 import pytest
 import tensorflow as tf
-from checkpoints import restore, save
 from hypothesis import given
 from hypothesis import strategies as st
+from numbered_rows import check
 from oracle import deliver_per_host
 from readers import (
-    assert_delivered,
     batches_of,
-    failing,
     from_readers,
+    saved_and_restored,
     shares,
     until_it_fails,
 )
 from tensorflow.python.data.experimental.ops.testing import assert_next
-from together import Raised, host_of, numpy_of, on_trainers, outcomes, raises_everywhere, results, same_on_all_ranks
+from together import host_of, on_trainers, raises_everywhere, results, same_on_all_ranks
 
 pytestmark = [
     pytest.mark.world(np=3, per_node="embedded"),
@@ -76,8 +75,8 @@ def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
     batches = [batches_of(host, mine) for host, mine in enumerate(rows)]
     ds = hvdata.distribute_dataset(from_readers(batches), batch="global", remainder=remainder, prefetch=prefetch)
     want = hosts.by_rank(deliver_per_host(batches, hosts.sizes, "global", remainder))
-    for epoch in range(2):
-        assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
+    for _ in range(2):
+        check(shares(hvdata, comm, ds), want)
 
 
 def every_kind(table):
@@ -166,34 +165,6 @@ def test_cardinality(hvdata, comm, hosts, lengths, remainder):
     assert set(comm.allgather(int(ds.cardinality()))) == {(min if remainder == "drop" else max)(steps)}
 
 
-@pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.parametrize("fails_at", [(None, 2), (0, 0), (1, 1), (1, 3)])
-def test_on_reader_error_continue(hvdata, comm, hosts, fails_at, remainder):
-    """A host's data ends where its reader fails. If all readers have failed, that is an error."""
-
-    def function(context):
-        n, at = hosts.sizes[context.input_pipeline_id], fails_at[context.input_pipeline_id]
-        return failing(tf.data.Dataset.range(6 * n), -1 if at is None else at * n).batch(1)
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
-    got = []
-
-    def run():
-        if hvdata.is_trainer():
-            for _ in ds:
-                got.append(1)
-
-    raised = [one for one in outcomes(comm, run) if isinstance(one, Raised)]
-    steps = {count for count, trains in comm.allgather((len(got), hvdata.is_trainer())) if trains}
-    ends = [6 if at is None else at for at in fails_at]
-    assert steps == {(min if remainder == "drop" else max)(ends)}, (raised, steps)
-    if fails_at[0] is None or remainder == "drop" and fails_at[0] != fails_at[1]:
-        assert not raised
-    else:
-        assert len(raised) == sum(hosts.sizes)
-        assert all(one.kind is tf.errors.InvalidArgumentError and "bad row" in one.text for one in raised), raised
-
-
 def test_on_reader_error_continue_when_an_iterator_cannot_be_made(hvdata, comm, hosts):
     """The host has no data, and its ranks get as many shares without rows as the others get shares."""
 
@@ -212,12 +183,8 @@ def test_shares_without_rows_after_a_restore(hvdata, comm, hosts, path):
     ds = hvdata.distribute_dataset(source, batch="per_rank", remainder="pad")
     whole = shares(hvdata, comm, ds)
     assert all(len(mine) == 4 and all(len(x) == len(weight) == 5 for x, weight in mine) for mine in whole), whole
-    iterator = iter(ds) if hvdata.is_trainer() else None
-    on_trainers(hvdata, comm, lambda: numpy_of(next(iterator) for _ in range(2)))
-    on_trainers(hvdata, comm, lambda: save(iterator, path))
-    again = iter(ds) if hvdata.is_trainer() else None
-    on_trainers(hvdata, comm, lambda: restore(again, path))
-    assert_delivered(on_trainers(hvdata, comm, lambda: numpy_of(again)), [mine[2:] for mine in whole])
+    _, again = saved_and_restored(hvdata, comm, ds, path, 2)
+    check(shares(hvdata, comm, again), [mine[2:] for mine in whole])
 
 
 def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts):

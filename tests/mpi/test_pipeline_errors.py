@@ -6,7 +6,19 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, dealt_to_all, elements, generated, outcomes, prefix, raises_everywhere, results
+from together import (
+    Failing,
+    Raised,
+    dealt,
+    dealt_to_all,
+    elements,
+    on_reader,
+    on_trainers,
+    outcomes,
+    prefix,
+    raises_everywhere,
+    results,
+)
 
 pytestmark = pytest.mark.world(np=4)
 
@@ -19,25 +31,6 @@ PYTHON = [
     (KeyError, tf.errors.UnknownError),
     (ZeroDivisionError, tf.errors.UnknownError),
 ]
-
-
-class Failing:
-    """Yields 0..n-1, but in its first `failures` epochs raises before element `at`."""
-
-    def __init__(self, n, at, error, failures=1):
-        self.n, self.at, self.error, self.failures = n, at, error, failures
-        self.epoch = 0
-
-    def __call__(self):
-        self.epoch += 1
-        failing = self.epoch <= self.failures
-        for i in range(self.n):
-            if failing and i == self.at:
-                raise self.error
-            yield i
-
-    def dataset(self):
-        return generated(self)
 
 
 def until_it_fails(comm, ds, value=lambda x: np.asarray(x).tolist()):
@@ -72,16 +65,37 @@ def test_a_generator_raises(hvdata, comm, raised, kind):
     assert elements(comm, ds) == dealt_to_all(comm, range(source.n))
 
 
-@pytest.mark.parametrize("steps, more", [(0, 0), (0, 1), (2, 0)])
-def test_every_epoch_fails_anew(hvdata, comm, steps, more):
-    """The error may come at the first element of an epoch."""
-    source = Failing(4 * comm.size, steps * comm.size + more, ValueError("always"), failures=3)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=4, name="always")
-    for epoch in 1, 2, 3:
-        got, errors = until_it_fails(comm, ds)
-        assert got == dealt_to_all(comm, range(source.at))
-        same_error(errors, tf.errors.InvalidArgumentError, prefix("always", epoch=epoch), "always")
-    assert elements(comm, ds) == dealt_to_all(comm, range(source.n))
+@pytest.mark.world(np=3)
+@pytest.mark.readers(0, 1)
+@pytest.mark.parametrize("door", ["distribute_dataset", "loader"])
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_in_any_step(hvdata, comm, world, door, schedule):
+    """Epochs 2 and 3 fail. With "dynamic" some rank gets each element before the failing one."""
+    n = world.np
+
+    def epoch():
+        got = []
+        try:
+            for x in channel:
+                got.append(int(x))
+        except (OSError, tf.errors.OpError) as error:
+            return got, str(error)
+        return got, ""
+
+    for at in range(0, 4 * n, max(1, n - 1)):
+        source = Failing(4 * n, at, OSError(f"element {at} is gone"), epochs=(2, 3))
+        make = on_reader(hvdata, lambda: source if door == "loader" else source.dataset())
+        channel = getattr(hvdata, door)(make, batch="per_rank", schedule=schedule, name="fails", prefetch=4)
+        for number in 1, 2, 3, 4:
+            got = on_trainers(hvdata, comm, epoch)
+            fails = number in source.epochs
+            says = rf"reader 0 on \S+, channel fails, epoch {number}, step .*element {at} is gone" if fails else "^$"
+            assert all(re.search(says, text, re.S) for _, text in got), got
+            come = at if fails else 4 * n
+            if schedule == "static":
+                assert [mine for mine, _ in got] == [dealt(range(come), rank, n) for rank in range(n)]
+            else:
+                assert sorted(sum((mine for mine, _ in got), [])) == list(range(come))
 
 
 OPS = [
@@ -108,19 +122,8 @@ def test_the_class_is_kept(hvdata, comm, kind, op):
     same_error(errors, kind, prefix(epoch=1, step="[23]"), said)
 
 
-def test_dynamic(hvdata, comm):
-    """Some rank gets each element before the failing one. Then all ranks raise."""
-    at = 3 * comm.size + 1
-    source = Failing(9 * comm.size, at, ValueError("dynamic"))
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", schedule="dynamic", name="loose")
-    got, errors = until_it_fails(comm, ds)
-    assert sorted(sum(got, [])) == list(range(at))
-    same_error(errors, tf.errors.InvalidArgumentError, prefix("loose", epoch=1), "dynamic")
-    assert sorted(sum(elements(comm, ds), [])) == list(range(9 * comm.size))
-
-
 def test_in_keras_fit(hvdata, comm):
-    source = Failing(6 * comm.size, 3 * comm.size, ValueError("in fit"), failures=9)
+    source = Failing(6 * comm.size, 3 * comm.size, ValueError("in fit"), epochs=range(9))
     ds = source.dataset().map(lambda i: (tf.cast([[i]], tf.float32), tf.cast([i], tf.float32)))
     ds = hvdata.distribute_dataset(ds, batch="per_rank", name="fit")
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
@@ -137,7 +140,7 @@ def test_after_the_error_the_iterator_stays_ended(hvdata, comm):
     raises_everywhere(comm, lambda: next(it), tf.errors.InvalidArgumentError, "once")
     again = outcomes(comm, lambda: next(it, None))
     assert all(one is None or isinstance(one, Raised) for one in again), again
-    assert comm.bcast(source.epoch) == 1
+    assert comm.bcast(source.starts) == 1
 
 
 KINDS = {

@@ -10,7 +10,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from together import Raised, attempt, outcomes, raises_everywhere, results, same_on_all_ranks
+from together import Raised, attempt, raises_everywhere, results, same_on_all_ranks
+
+import horovod_data
+from horovod_data.native import tensorflow_private
 
 pytestmark = pytest.mark.world(np=2)
 
@@ -28,6 +31,10 @@ def predicted(hvdata, comm, model, dataset, **arguments):
     got = results(comm, lambda: hvdata.predict(model, dataset, **arguments))
     assert got[1:] == [None] * (comm.size - 1)
     return got[0]
+
+
+def same(x):
+    return x
 
 
 def goes_on(hvdata, comm, name=None):
@@ -115,60 +122,41 @@ def test_a_rank_whose_first_outputs_come_later_and_differ(hvdata, comm, several)
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
 def test_what_was_distributed_with_other_rows(hvdata, comm, remainder):
     shares = distributed(hvdata, comm, remainder, "rows")
-    raises_everywhere(
-        comm,
-        lambda: hvdata.predict(lambda *x: x, shares),
-        ValueError,
-        r"channel rows\] predict\(\) was given what distribute_dataset",
-        'Distribute it with remainder="partial"',
-    )
+    says = (r"channel rows\] predict\(\) was given what distribute_dataset", 'Distribute it with remainder="partial"')
+    raises_everywhere(comm, lambda: hvdata.predict(lambda *x: x, shares), ValueError, *says)
 
 
-MIXING = [
-    ("Batch", lambda ds: ds.batch(2)),
-    ("Unbatch", lambda ds: ds.unbatch().map(lambda x: [x])),
-    ("Interleave", lambda ds: ds.interleave(tf.data.Dataset.from_tensors)),
-    ("Shuffle", lambda ds: ds.prefetch(1).shuffle(3)),
-    ("ParallelMap", lambda ds: ds.map(lambda x: x, num_parallel_calls=2, deterministic=False)),
-]
+MIXING = {
+    "Batch": lambda ds: ds.batch(2),
+    "Unbatch": lambda ds: ds.unbatch().map(lambda x: [x]),
+    "Interleave": lambda ds: ds.interleave(tf.data.Dataset.from_tensors),
+    "Shuffle": lambda ds: ds.prefetch(1).shuffle(3),
+    "Shuffle behind an audit": lambda ds: horovod_data.audit(ds).map(lambda x: x).shuffle(3),
+    "Shuffle of TF1": lambda ds: tensorflow_private.DatasetV1Adapter(ds.shuffle(3)).map(lambda x: x),
+    "ParallelMap": lambda ds: ds.map(lambda x: x, num_parallel_calls=2, deterministic=False),
+}
 
 
-@pytest.mark.parametrize("kind, stage", MIXING)
-def test_stages_that_mix_rows(hvdata, comm, kind, stage):
+@pytest.mark.parametrize("stage", MIXING)
+def test_stages_that_mix_rows(hvdata, comm, stage):
     """The outputs would not be in the reader's order."""
     shares = distributed(hvdata, comm, name="mixed")
-    says = rf"channel mixed\] predict\(\) was given what distribute_dataset.*a stage \({kind}\)"
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, stage(shares)), ValueError, says)
+    says = rf"channel mixed\] predict\(\) was given what distribute_dataset.*a stage \({stage.partition(' ')[0]}\)"
+    raises_everywhere(comm, lambda: hvdata.predict(same, MIXING[stage](shares)), ValueError, says)
     # On another branch they are a rank's own matter.
     beside = tf.data.Dataset.range(100).shuffle(9).batch(2)
-    both = tf.data.Dataset.zip((shares.map(lambda x: x + 1).prefetch(2), beside))
-    assert predicted(hvdata, comm, lambda x, y: x, both).tolist() == [i + 1 for i in range(8 * comm.size)]
-
-
-def test_stages_that_mix_rows_behind_an_audit_and_in_tf1(hvdata, comm):
-    from horovod_data.native import tensorflow_private as private
-
-    shares = distributed(hvdata, comm)
-    mixed = [
-        hvdata.audit(shares).map(lambda x: x).shuffle(3),
-        private.DatasetV1Adapter(shares.shuffle(3)).map(lambda x: x),
-    ]
-    for dataset in mixed:
-        raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, dataset), ValueError, r"a stage \(Shuffle\)")
     options = tf.data.Options()
     options.deterministic = False
-    in_order = shares.map(lambda x: x, num_parallel_calls=2, deterministic=True).with_options(options)
-    assert predicted(hvdata, comm, lambda x: x, in_order).tolist() == list(range(8 * comm.size))
+    in_order = shares.map(lambda x: x + 1, num_parallel_calls=2, deterministic=True).prefetch(2).with_options(options)
+    both = tf.data.Dataset.zip((in_order, beside))
+    assert predicted(hvdata, comm, lambda x, y: x, both).tolist() == [i + 1 for i in range(8 * comm.size)]
 
 
 def test_ranks_that_end_at_different_steps(hvdata, comm, several):
     shares = distributed(hvdata, comm)
-    raises_everywhere(
-        comm,
-        lambda: hvdata.predict(lambda x: x, shares.take(1) if comm.rank == 1 else shares),
-        ValueError,
-        "the ranks make different numbers of steps: rank 1 makes 1, other ranks make more",
-    )
+    says = "the ranks make different numbers of steps: rank 1 makes 1, other ranks make more"
+    mine = shares.take(1) if comm.rank == 1 else shares
+    raises_everywhere(comm, lambda: hvdata.predict(same, mine), ValueError, says)
 
 
 # ---- Models and outputs that are refused.
@@ -178,10 +166,6 @@ def broken(size):
     return numbers(64, 4).map(
         lambda x: tf.debugging.check_numerics(tf.cast(x, tf.float32) / tf.where(x < 30, 1.0, 0.0), "bad row")
     )
-
-
-def same(x):
-    return x
 
 
 WRONG = {
@@ -244,45 +228,33 @@ class Mute(Exception):
         raise TypeError("no text")
 
 
-def test_a_model_whose_error_has_no_text(hvdata, comm):
+def failing(error):
     def model(x):
-        raise Mute
+        raise error
 
-    dataset = given_to(hvdata, numbers(8 * comm.size, 1))
-    for _ in range(2):  # the ranks' calls match as before
-        for one in comm.allgather(catching(lambda: hvdata.predict(model, dataset))):
-            assert isinstance(one, (str, Raised)), one
-    goes_on(hvdata, comm)
+    return model
 
 
-def test_a_rank_whose_model_raises(hvdata, comm):
+# What a model does: how its own rank sees the error, and the kind and text on others. Test runners catch sys.exit().
+ENDS = {
+    "an error": (failing(ValueError("odd")), ValueError, "odd", ValueError, "ValueError: odd"),
+    "an exit": (lambda x: sys.exit(3), None, "SystemExit", RuntimeError, "SystemExit: 3"),
+    "an error without text": (failing(Mute()), None, "TypeError", RuntimeError, "Mute"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_rank_whose_model_fails(hvdata, comm, end):
+    model, kind, text, of_others, says = ENDS[end]
     who = comm.size - 1
-
-    def fails(x):
-        if comm.rank == who and int(x[0]) > 20:
-            raise ValueError("odd")
-        return x
-
-    got = outcomes(comm, lambda: hvdata.predict(fails, given_to(hvdata, numbers(400, 2 * comm.size)), name="odd"))
-    says = rf"\[rank {who} on .*channel odd, step \d+\] predict\(\) failed: ValueError: odd"
-    for rank, one in enumerate(got):
-        assert isinstance(one, Raised) and one.kind is ValueError, one
-        assert one.text == "odd" if rank == who else re.match(says, one.text), one
-    goes_on(hvdata, comm)
-
-
-def test_a_rank_whose_model_ends_the_program(hvdata, comm):
-    """Test runners catch sys.exit(). The other ranks raise."""
-
-    def leaves(x):
-        if comm.rank == comm.size - 1:
-            sys.exit(3)
-        return x
-
-    dataset = given_to(hvdata, numbers(40, 2 * comm.size))
-    *others, last = comm.allgather(catching(lambda: hvdata.predict(leaves, dataset)))
-    assert last == "SystemExit"
-    assert all(one.kind is RuntimeError and "SystemExit: 3" in one.text for one in others), others
+    fails = lambda x: model(x) if comm.rank == who and int(x[0]) > 20 else x
+    dataset = given_to(hvdata, numbers(400, 2 * comm.size))
+    for _ in range(2):  # the ranks' calls match as before
+        *others, mine = comm.allgather(catching(lambda: hvdata.predict(fails, dataset, name="odd")))
+        assert mine == text if kind is None else mine[:2] == (kind, text), mine
+        for one in others:
+            assert one.kind is of_others, one
+            assert re.match(rf"\[rank {who} on .*channel odd, step \d+\] predict\(\) failed: {says}", one.text), one
     goes_on(hvdata, comm)
 
 
@@ -322,37 +294,23 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
     goes_on(hvdata, comm)
 
 
-def test_a_rank_that_finds_no_memory_for_what_it_sends(hvdata, comm, monkeypatch):
-    """The rank fails after the model and before the gather in which all wait for it."""
+@pytest.mark.parametrize("who", ["last", "rank 0"])
+def test_no_memory(hvdata, comm, monkeypatch, who):
+    """The last rank fails after the model and before the gather in which all wait for it. Rank 0 finds no memory for all
+    rows in the last round. All ranks raise the error, so a program can handle it on all ranks."""
     from horovod_data.collectives import rounds
 
     encoded = rounds._encoded
 
     def short(made):
-        if len(made) > 1:
+        if who == "rank 0" or len(made) > 1:
             raise MemoryError("no memory for so many rows")
         return encoded(made)
 
-    if comm.rank == comm.size - 1:
-        monkeypatch.setattr(rounds, "_encoded", short)
+    if comm.rank == (0 if who == "rank 0" else comm.size - 1):
+        monkeypatch.setattr(*((rounds.Rounds, "_join") if who == "rank 0" else (rounds, "_encoded")), short)
     dataset = given_to(hvdata, numbers(8 * comm.size, comm.size))
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x * 2, dataset), Exception, "no memory for so many rows")
-
-
-def test_rank_0_finds_no_memory_for_what_it_got(hvdata, comm, monkeypatch):
-    """The memory is short in the last round.
-
-    All ranks raise rank 0's error, so a program can handle it on all ranks.
-    """
-    from horovod_data.collectives import rounds
-
-    def short(self):
-        raise MemoryError("no memory for all rows")
-
-    if comm.rank == 0:
-        monkeypatch.setattr(rounds.Rounds, "_join", short)
-    dataset = given_to(hvdata, numbers(8 * comm.size, comm.size))
-    raises_everywhere(comm, lambda: hvdata.predict(same, dataset), Exception, "no memory for all rows")
+    raises_everywhere(comm, lambda: hvdata.predict(same, dataset), Exception, "no memory for so many rows")
 
 
 def test_two_errors_before_ranks_hear_of_one(hvdata, comm):

@@ -7,52 +7,24 @@ from checkpoints import save
 from tensorflow.python.data.experimental.ops import testing
 from together import host_of, results
 
+xplane_pb2 = pytest.importorskip(
+    "tensorflow.tsl.profiler.protobuf.xplane_pb2", reason="later TensorFlows have it elsewhere"
+)
 pytestmark = pytest.mark.world(np=1)
 
 
-def fields(message):
-    """(number, value) of each field of a protobuf message. TensorFlow's own module for traces moves with every
-    version."""
-    at = 0
-
-    def varint():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(message):
-        number, kind = divmod(varint(), 8)
-        if kind == 0:
-            yield number, varint()
-        else:
-            size = {1: 8, 5: 4}[kind] if kind != 2 else varint()
-            yield number, message[at : at + size]
-            at += size
-
-
-def named(plane, number):
-    """Names by id, of a map from ids to messages whose fields 1 and 2 are id and name."""
-    entries = [dict(fields(dict(fields(entry)).get(2, b""))) for n, entry in fields(plane) if n == number]
-    return {entry.get(1, 0): entry.get(2, b"").decode() for entry in entries}
-
-
 def events(trace):
-    """(name, attributes) of each event. The field numbers are those of TensorFlow's xplane.proto."""
-    for plane in (plane for n, plane in fields(trace) if n == 1):
-        names, kinds = named(plane, 4), named(plane, 5)
-        for line in (line for n, line in fields(plane) if n == 3):
-            for event in (event for n, event in fields(line) if n == 4):
-                said = {}
-                for stat in (dict(fields(stat)) for n, stat in fields(event) if n == 4):
-                    value = kinds[stat[7]] if 7 in stat else stat.get(5, stat.get(3, stat.get(4)))
-                    said[kinds[stat[1]]] = value.decode() if isinstance(value, bytes) else value
-                yield names[dict(fields(event))[1]], said
+    """(name, attributes) of each event."""
+    for plane in xplane_pb2.XSpace.FromString(trace).planes:
+        for event in (event for line in plane.lines for event in line.events):
+            said = {}
+            for stat in event.stats:
+                kind = stat.WhichOneof("value")
+                value = getattr(stat, kind)
+                said[plane.stat_metadata[stat.metadata_id].name] = (
+                    plane.stat_metadata[value].name if kind == "ref_value" else value
+                )
+            yield plane.event_metadata[event.metadata_id].name, said
 
 
 def test_what_the_profiler_shows(hvdata, comm, tmp_path):

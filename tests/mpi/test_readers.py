@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from numbered_rows import check
 from oracle import deliver_from_readers, dropped_by_readers
 from readers import (
-    assert_delivered,
     batches_of,
     failing,
     from_readers,
@@ -19,8 +19,6 @@ from together import attempt, raises_everywhere, same_on_all_ranks
 
 pytestmark = [pytest.mark.world(np=2, readers=2), pytest.mark.readers(3, 2), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
-lengths_of_readers = st.lists(st.integers(0, 9), min_size=3, max_size=3)
-prefetches = st.sampled_from(["auto", 1, 2, 3, 8])
 
 
 def trainers_of(hvdata, comm) -> int:
@@ -34,31 +32,31 @@ def test_roles(hvdata, comm):
     assert roles[trainers:] == [(True, False, None, None)] * hvdata.num_readers()
 
 
+@pytest.mark.parametrize("batch", ["global", "per_rank"])
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(4)
-@given(lengths=lengths_of_readers, prefetch=prefetches)
-def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
-    n = trainers_of(hvdata, comm)
-    batches = [batches_of(r, [3] * length) for r, length in enumerate(lengths[: hvdata.num_readers()])]
-    ds = hvdata.distribute_dataset(from_readers(batches), batch="per_rank", remainder=remainder, prefetch=prefetch)
-    want = deliver_from_readers(batches, n, "per_rank", remainder)
-    delivered = sum(1 for mine in want for x in mine if len(x[0]) and (remainder != "pad" or x[2].any()))
-    assert sum(map(len, batches)) - delivered == dropped_by_readers(batches, n, "per_rank", remainder)
-    for epoch in range(2):
-        assert_delivered(shares(hvdata, comm, ds), want, (lengths, epoch))
-
-
-@pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(4)
-@given(rows=st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=3, max_size=3), prefetch=prefetches)
-def test_global(hvdata, comm, remainder, rows, prefetch):
-    batches = [batches_of(r, mine) for r, mine in enumerate(rows[: hvdata.num_readers()])]
-    ds = hvdata.distribute_dataset(from_readers(batches), batch="global", remainder=remainder, prefetch=prefetch)
-    want = deliver_from_readers(batches, trainers_of(hvdata, comm), "global", remainder)
-    for epoch in range(2):
-        assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
+@same_on_all_ranks(6)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 9), max_size=9), min_size=3, max_size=3),
+    prefetch=st.sampled_from(["auto", 1, 2, 3, 8]),
+    door=st.sampled_from(["distribute_dataset", "loader"]),
+)
+def test_epochs(hvdata, comm, batch, remainder, rows, prefetch, door):
+    n, options = trainers_of(hvdata, comm), {"batch": batch, "remainder": remainder, "prefetch": prefetch}
+    if batch == "per_rank":
+        rows = [[3] * len(mine) for mine in rows]
+    batches = [batches_of(r, mine or [3]) for r, mine in enumerate(rows[: hvdata.num_readers()])]
+    if door == "loader":
+        channel = hvdata.loader(lambda context: batches[context.input_pipeline_id], **options)
+    else:
+        batches = [mine if its else [] for mine, its in zip(batches, rows)]
+        channel = hvdata.distribute_dataset(from_readers(batches), **options)
+    want = deliver_from_readers(batches, n, batch, remainder)
+    if batch == "per_rank":
+        delivered = sum(1 for mine in want for x in mine if (x[1].any() if remainder == "pad" else len(x["id"])))
+        assert sum(map(len, batches)) - delivered == dropped_by_readers(batches, n, "per_rank", remainder)
+    for _ in range(2):
+        check(shares(hvdata, comm, channel), want)
 
 
 def test_the_context_and_who_calls_the_function(hvdata, comm):
@@ -94,23 +92,6 @@ def test_cardinality(hvdata, comm, lengths, remainder):
     steps = total // n if remainder == "drop" else -(-total // n)
     assert set(comm.allgather(int(ds.cardinality()))) == {steps}
     assert [len(mine) for mine in shares(hvdata, comm, ds)] == [steps] * n
-
-
-def test_scalars_have_no_empty_share(hvdata, comm):
-    """Every rank raises in the same step, also those that would get an element."""
-    n, readers = trainers_of(hvdata, comm), hvdata.num_readers()
-
-    def function(context):
-        return tf.data.Dataset.range(n + (context.input_pipeline_id == 1))
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial", name="scalars")
-    for got, text in until_it_fails(hvdata, comm, ds):
-        if n == 1:
-            assert len(got) == readers + 1 and text is None
-            continue
-        assert len(got) == readers
-        assert "[reader 1 on " in text and f"channel scalars, epoch 1, step {readers}]" in text
-        assert "the last step has no element for some ranks" in text and "the element is a scalar" in text
 
 
 def test_what_the_readers_disagree_about(hvdata, comm):
@@ -164,7 +145,7 @@ def test_on_reader_error_continue(hvdata, comm):
     lengths = [4 * n, 2 * n] + [4 * n] * (readers - 2)
     batches = [[np.float32(100 * r + i) for i in range(length)] for r, length in enumerate(lengths)]
     for _ in range(2):
-        assert_delivered(shares(hvdata, comm, ds), deliver_from_readers(batches, n, "per_rank"))
+        check(shares(hvdata, comm, ds), deliver_from_readers(batches, n, "per_rank"))
     # The length is unknown, because Keras relies on a known one.
     assert set(comm.allgather(int(ds.cardinality()))) == {-2}
 

@@ -9,8 +9,9 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from checkpoints import restore, save, take
+from checkpoints import take
 from readers import divided as distribute
+from readers import saved_and_restored
 from together import generated, merged, on_trainers, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=2, readers=2), pytest.mark.readers(2), pytest.mark.limit(120)]
@@ -60,21 +61,23 @@ def swapped(second):
     return order
 
 
-PYTHON = {
-    "generator": lambda order: generated(lambda: iter(order)),
-    "numpy_function": lambda order: Data.range(100).map(
-        lambda i: tf.ensure_shape(tf.numpy_function(lambda k: order[k], [i], tf.int64), [])
-    ),
-}
+def python_code(order):
+    return Data.range(100).map(lambda i: tf.ensure_shape(tf.numpy_function(lambda k: order[k], [i], tf.int64), []))
 
 
-@pytest.mark.parametrize("name", PYTHON)
 @pytest.mark.usefixtures("either_way")
-def test_another_order_of_python_code(hvdata, comm, second, name):
+@pytest.mark.parametrize("options", [
+    {}, {"schedule": "dynamic"}, {"batch": "global"}, {"on_reader_error": "continue"}],
+    ids=["static", "dynamic", "global", "continue"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make", [lambda order: generated(lambda: iter(order)), python_code], ids=["generator", "function"]
+)
+def test_another_order_of_python_code(hvdata, comm, second, make, options):
     order = swapped(second)
-    ds = distribute(hvdata, lambda: PYTHON[name](order).batch(5))
+    ds = distribute(hvdata, lambda: make(order).batch(5), **options)
     fails(hvdata, comm, ds, "element 8 is not the same", "Rows would come twice or not at all")
     order[:] = np.arange(100)
+    comm.barrier()  # before the readers begin it
     assert rows(hvdata, comm, ds) == list(range(100)), "the next epoch is right"
 
 
@@ -88,26 +91,22 @@ def test_a_function_that_shards_itself(hvdata, comm):
     fails(hvdata, comm, distribute(hvdata, function), "element 0 is not the same")
 
 
-@pytest.mark.parametrize("options", [{"schedule": "dynamic"}, {"batch": "global"}, {"on_reader_error": "continue"}],
-                         ids=["dynamic", "global", "continue"])  # fmt: skip
-def test_in_every_mode(hvdata, comm, second, options):
-    order = swapped(second)
-    ds = distribute(hvdata, lambda: generated(lambda: iter(order)).batch(5), **options)
-    fails(hvdata, comm, ds, "element 8 is not the same")
-
-
-@pytest.mark.parametrize("schedule", ["static", "dynamic"])
-@pytest.mark.parametrize("remainder", ["drop", "partial"])
 @pytest.mark.slow
 @pytest.mark.world(np=2, per_node="embedded")
 @pytest.mark.per_node("embedded")
 @pytest.mark.ranks(2, 4)  # two hosts with as many trainers
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+@pytest.mark.parametrize("remainder", ["drop", "partial"])
 def test_readers_of_hosts(hvdata, comm, second, schedule, remainder):
     order = swapped(second)
     ds = distribute(hvdata, lambda: generated(lambda: iter(order)).batch(5), schedule=schedule, remainder=remainder)
     fails(hvdata, comm, ds, "element 8 is not the same")
-    order[:] = np.arange(100)
-    assert rows(hvdata, comm, ds) == list(range(100))
+    data = Data.range(60).shuffle(60, seed=4)
+    if second:
+        next(iter(data))  # a look at it changes nothing
+    ds = distribute(hvdata, lambda: data.batch(5), schedule=schedule, remainder=remainder)
+    for _ in range(2):
+        assert rows(hvdata, comm, ds) == list(range(60))
 
 
 @pytest.mark.usefixtures("either_way")
@@ -175,19 +174,6 @@ def test_a_look_at_a_shuffled_dataset(hvdata, comm, second, peek, wants_epoch):
         assert rows(hvdata, comm, ds) == list(range(60))
 
 
-@pytest.mark.slow
-@pytest.mark.world(np=2, per_node="embedded")
-@pytest.mark.per_node("embedded")
-@pytest.mark.ranks(2, 4)  # two hosts with as many trainers
-def test_a_look_on_one_host(hvdata, comm, second):
-    data = Data.range(60).shuffle(60, seed=4)
-    if second:
-        next(iter(data))
-    ds = distribute(hvdata, lambda: data.batch(6))
-    for _ in range(2):
-        assert rows(hvdata, comm, ds) == list(range(60))
-
-
 def test_the_orders_are_those_of_tensorflow(hvdata, comm):
     """The iterators of a seeded shuffle give two epochs different orders, as in TensorFlow."""
     trainers = sum(comm.allgather(hvdata.is_trainer()))
@@ -215,10 +201,6 @@ def test_saved_and_restored(hvdata, comm, path, twelfths):
     """
     steps = twelfths * (24 // sum(comm.allgather(hvdata.is_trainer()))) // 12
     ds = distribute(hvdata, lambda: Data.range(24).shuffle(24, seed=4).batch(1))
-    iterator = iter(ds) if hvdata.is_trainer() else None
-    got = sum(merged(on_trainers(hvdata, comm, lambda: take(iterator, steps))), [])
-    on_trainers(hvdata, comm, lambda: save(iterator, path))
-    again = iter(ds) if hvdata.is_trainer() else None
-    on_trainers(hvdata, comm, lambda: restore(again, path))
-    assert sorted(got + rows(hvdata, comm, again)) == list(range(24))
+    got, again = saved_and_restored(hvdata, comm, ds, path, steps)
+    assert sorted(sum(merged(got), []) + rows(hvdata, comm, again)) == list(range(24))
     assert rows(hvdata, comm, ds) == list(range(24))

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from together import (
     Raised,
+    Unwilling,
     gradient_of_a_gradient,
     heard_everywhere,
     outcomes,
@@ -275,11 +276,6 @@ def test_gradient_of_a_gradient(hvdata, comm):
 # ---- What is wrong.
 
 
-class Unwilling:
-    def __array__(self, *_, **__):
-        raise RuntimeError("requires grad")
-
-
 def a_variant():
     return tf.data.experimental.to_variant(tf.data.Dataset.range(3))[tf.newaxis]
 
@@ -319,16 +315,6 @@ def test_wrong_on_the_root(hvdata, comm, root, wrong, name):
     goes_on(hvdata, comm, root, name)
 
 
-def test_arguments_refused_on_another_rank(hvdata, comm, several):
-    """The others get their rows and don't wait for that rank."""
-    wrong = {"x": None} if comm.rank == 1 else {"x": table(comm.size)}
-    for name in None, "refused":
-        got = outcomes(comm, lambda name=name: len(hvdata.scatter(**wrong, name=name)))
-        assert [one for rank, one in enumerate(got) if rank != 1] == [1] * (comm.size - 1)
-        assert isinstance(got[1], Raised) and got[1].kind is ValueError and "so dtype must be given" in got[1].text
-        goes_on(hvdata, comm, name=name)
-
-
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("name", [None, "wrong-root"])
 def test_a_wrong_root_on_one_rank(hvdata, comm, name):
@@ -345,33 +331,12 @@ def test_a_wrong_root_on_one_rank(hvdata, comm, name):
         goes_on(hvdata, comm, name=name)
 
 
-@pytest.mark.parametrize("verb", ["scatter", "gather"])
-def test_a_wrong_root_on_the_rank_that_others_take_for_the_root(hvdata, comm, several, verb):
-    """The wrong root counts as root 0. No rank waits for another."""
-    who = comm.size - 1
-    root = 99 if comm.rank == who else who
-    got = outcomes(comm, lambda: getattr(hvdata, verb)(table(comm.size), root=root, name="other-root"))
-    for rank, one in enumerate(got):
-        assert one.kind is (ValueError if rank == who else tf.errors.InvalidArgumentError), one
-        assert "root=99 is not one of" in one.text or "ranks disagree" in one.text, one
-    goes_on(hvdata, comm, name="other-root")
-
-
-@pytest.mark.parametrize("name, roots", [
-    (None, range), (None, lambda n: [0] + [1] * (n - 1)), (None, lambda n: [(rank + 1) % n for rank in range(n)]),
-    ("two-roots", lambda n: [int(rank == 1) for rank in range(n)]),
-], ids=["each its own", "rank 0 differs", "no rank is root", "named"])  # fmt: skip
-def test_ranks_that_disagree_on_the_root(hvdata, comm, several, name, roots):
-    """No rank gets a part before all have called with the same root. The next call works."""
-    roots = roots(comm.size)
-    got = raises_everywhere(
-        comm, lambda: hvdata.scatter(table(comm.size), root=roots[comm.rank], name=name),
-        tf.errors.InvalidArgumentError, "ranks disagree", "the same root",
-    )  # fmt: skip
-    for one in got:
-        sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)  # which two ranks the error names depends on timing
-        assert len({root for root, _ in sides}) == 2, one.text
-        assert all(int(root) == roots[int(rank)] for root, rank in sides), one.text
+@pytest.mark.parametrize("name", [None, "two-roots"])
+def test_ranks_that_disagree_on_the_root(hvdata, comm, several, name):
+    """The next call works. csrc/tests/meeting_exchange_test.cc has other roots."""
+    call = lambda: hvdata.scatter(table(comm.size), root=int(comm.rank == 1), name=name)
+    # Which two ranks the error names depends on timing.
+    raises_everywhere(comm, call, tf.errors.InvalidArgumentError, "ranks disagree", "root=1 on rank 1", "the same root")
     goes_on(hvdata, comm)
 
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """shard="auto": several readers with one pipeline deliver each of its rows once, without a line of code for it."""
 
-import re
-
 import pytest
 import tensorflow as tf
-from checkpoints import restore, save, take
 from readers import divided as distribute
+from readers import saved_and_restored
 from together import generated, merged, on_trainers, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=2, readers=2), pytest.mark.readers(3, 2), pytest.mark.limit(120)]
@@ -26,15 +24,9 @@ def no_seed(one_seed):
 
 
 @pytest.fixture
-def folder(tmp_path, comm):
-    """The same on all ranks."""
-    return comm.bcast(str(tmp_path), 0)
-
-
-@pytest.fixture
-def files(folder, comm):
+def files(shared_path, comm):
     """Seven text files, some with only one line."""
-    paths = [f"{folder}/{i}.txt" for i in range(7)]
+    paths = [f"{shared_path}/{i}.txt" for i in range(7)]
     if comm.rank == 0:
         for i, path in enumerate(paths):
             with open(path, "w") as file:
@@ -126,9 +118,9 @@ def test_every_epoch_its_own_dataset(hvdata, comm):
 
 
 @pytest.mark.parametrize("source", ["elements", "files"])
-def test_saved_and_restored(hvdata, comm, folder, path, source):
+def test_saved_and_restored(hvdata, comm, shared_path, path, source):
     """Each reader resumes in its own part. The save lies between records of files."""
-    paths = [f"{folder}/{i}.tfrecord" for i in range(5)]
+    paths = [f"{shared_path}/{i}.tfrecord" for i in range(5)]
     if comm.rank == 0:
         for i, record_path in enumerate(paths):
             with tf.io.TFRecordWriter(record_path) as writer:
@@ -138,12 +130,8 @@ def test_saved_and_restored(hvdata, comm, folder, path, source):
     make = (lambda: Data.range(60)) if source == "elements" else (lambda: tf.data.TFRecordDataset(paths))
     ds = distribute(hvdata, lambda: make().batch(1))
     every = sorted(make().as_numpy_iterator())
-    iterator = iter(ds) if hvdata.is_trainer() else None
-    got = sum(merged(on_trainers(hvdata, comm, lambda: take(iterator, 3))), [])
-    on_trainers(hvdata, comm, lambda: save(iterator, path))
-    again = iter(ds) if hvdata.is_trainer() else None
-    on_trainers(hvdata, comm, lambda: restore(again, path))
-    assert sorted(got + all_rows(hvdata, comm, again)) == every
+    got, again = saved_and_restored(hvdata, comm, ds, path, 3)
+    assert sorted(sum(merged(got), []) + all_rows(hvdata, comm, again)) == every
     assert all_rows(hvdata, comm, ds) == every
 
 
@@ -169,46 +157,37 @@ def rarely(*_):
 
 
 IN_A_FUNCTION = "RandomUniform in a function has no seed"
+OF_NAMES = r"its own files \(names of files have another order on each reader\)"
 RANDOM = {
-    "shuffle": (lambda: numbers().shuffle(9), "ShuffleDataset has no seed"),
-    "shuffle in a function": (lambda: Data.range(2).flat_map(lambda i: numbers().shuffle(5)), "in a function has no seed"),
-    "options": (lambda: numbers().with_options(unordered()), "its options say deterministic=False"),
-    "map": (lambda: parallel(numbers()), "ParallelMapDataset has deterministic=False"),
-    "interleave": (lambda: numbers().interleave(lambda x: Data.from_tensors(x), num_parallel_calls=2, deterministic=False),
+    "shuffle": (lambda _: numbers().shuffle(9), "ShuffleDataset has no seed"),
+    "shuffle in a function": (lambda _: Data.range(2).flat_map(lambda i: numbers().shuffle(5)), "in a function has no seed"),
+    "options": (lambda _: numbers().with_options(unordered()), "its options say deterministic=False"),
+    "map": (lambda _: parallel(numbers()), "ParallelMapDataset has deterministic=False"),
+    "interleave": (lambda _: numbers().interleave(lambda x: Data.from_tensors(x), num_parallel_calls=2, deterministic=False),
                    "ParallelInterleaveDataset has deterministic=False"),
-    "filter": (lambda: numbers().filter(rarely), IN_A_FUNCTION),
-    "in a branch": (lambda: numbers().filter(lambda x: tf.cond(x > 3, rarely, lambda: True)), IN_A_FUNCTION),
-    "before a filter": (lambda: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(
+    "filter": (lambda _: numbers().filter(rarely), IN_A_FUNCTION),
+    "in a branch": (lambda _: numbers().filter(lambda x: tf.cond(x > 3, rarely, lambda: True)), IN_A_FUNCTION),
+    "before a filter": (lambda _: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(
         lambda x, r: x), IN_A_FUNCTION),
-    "flat_map": (lambda: numbers().flat_map(lambda x: Data.range(tf.random.uniform([], 0, 3, tf.int64))),
+    "flat_map": (lambda _: numbers().flat_map(lambda x: Data.range(tf.random.uniform([], 0, 3, tf.int64))),
                  "RandomUniformInt in a function"),
-    "inside": (lambda: numbers().take(5).flat_map(lambda i: parallel(Data.range(3))),
+    "inside": (lambda _: numbers().take(5).flat_map(lambda i: parallel(Data.range(3))),
                "a dataset in a function of FlatMapDataset has deterministic=False"),
+    "names, filtered": (lambda files: tf.data.TextLineDataset(Data.from_tensor_slices(files).filter(rarely)), OF_NAMES),
+    "names, mapped": (lambda files: tf.data.TextLineDataset(parallel(Data.from_tensor_slices(files))), OF_NAMES),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_an_order_of_each_readers_own_is_refused(hvdata, comm, no_seed, name):
+def test_an_order_of_each_readers_own_is_refused(hvdata, comm, files, no_seed, name):
     make, what = RANDOM[name]
-    refused(
-        hvdata,
-        comm,
-        lambda: make().batch(1),
+    says = (
         r'shard="auto" cannot give each reader its own files \(.*\), nor its own elements: ',
         what,
         "so every reader has another order",
         "elements would come twice or not at all. Give it a seed",
     )
-
-
-@pytest.mark.parametrize("stage", [lambda names: names.filter(rarely), parallel], ids=["filter", "map"])
-def test_names_of_files_in_an_order_of_each_readers_own(hvdata, comm, files, no_seed, stage):
-    refused(
-        hvdata,
-        comm,
-        lambda: stage(Data.from_tensor_slices(files)).flat_map(tf.data.TextLineDataset).batch(1),
-        r"its own files \(names of files have another order on each reader\), nor its own elements",
-    )
+    refused(hvdata, comm, lambda: make(files).batch(1), *says)
 
 
 @pytest.mark.parametrize("stage", ["shard", "filter"])
@@ -242,51 +221,41 @@ def test_different_seeds_behind_a_generator(hvdata, comm):
     assert rows(hvdata, comm, function) == list(range(23))
 
 
-def test_random_numbers_that_decide_nothing(hvdata, comm, no_seed):
-    make = lambda: numbers().map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)).batch(2)
-    assert rows(hvdata, comm, make) == list(range(24))
+def plus_nothing(ds):
+    """Random numbers that decide nothing."""
+    return ds.map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64))
 
 
-@pytest.mark.parametrize("joined", [
-    lambda one, other: Data.sample_from_datasets([one, other], seed=1), lambda one, other: one.concatenate(other)],
-    ids=["mixture", "concatenate"])  # fmt: skip
-def test_functions_of_another_branch_decide_nothing_here(hvdata, comm, no_seed, joined):
-    """Random numbers in the maps of one source, beside the other's interleave."""
-
-    def source(first):
-        numbers = Data.range(first, first + 4).interleave(
-            lambda x: Data.from_tensors(x).repeat(3), cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE
-        )
-        return numbers.map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64))
-
-    got = rows(hvdata, comm, lambda: joined(source(0), source(10)).batch(2))
-    assert got == sorted([*range(4), *range(10, 14)] * 3)
+def tripled(first):
+    """Random numbers in the maps of a source, beside the interleave of another one."""
+    ds = Data.range(first, first + 4)
+    return plus_nothing(ds.interleave(
+        lambda x: Data.from_tensors(x).repeat(3), cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE))  # fmt: skip
 
 
-def test_an_order_that_matters_only_behind_the_files(hvdata, comm, files, no_seed):
-    def make():
-        lines = Data.from_tensor_slices(files).interleave(
-            tf.data.TextLineDataset, num_parallel_calls=2, deterministic=False
-        )
-        return parallel(lines).shuffle(5).batch(2)
-
-    assert rows(hvdata, comm, make) == lines_of(files)
+def out_of_order_behind_files(files):
+    names = Data.from_tensor_slices(files)
+    return parallel(names.interleave(tf.data.TextLineDataset, num_parallel_calls=2, deterministic=False)).shuffle(5)
 
 
-@pytest.mark.parametrize("wrong", [True, False, 0, "", "files", 2, "auto, unless the dataset function takes a context"])
-def test_wrong_arguments(hvdata, comm, wrong):
-    for call in (hvdata.distribute_dataset, lambda *args, **kwargs: hvdata.predict(tf.identity, *args, **kwargs)):
-        raises_everywhere(
-            comm,
-            lambda call=call: call(lambda: Data.range(4).batch(1), batch="per_rank", shard=wrong),
-            ValueError,
-            rf"shard={re.escape(repr(wrong))} is not known\. Use None or 'auto'",
-        )
+BOTH = sorted([*range(4), *range(10, 14)] * 3)
+ALLOWED = {
+    "numbers": (lambda _: plus_nothing(numbers()), list(range(24))),
+    "mixture": (lambda _: Data.sample_from_datasets([tripled(0), tripled(10)], seed=1), BOTH),
+    "concatenate": (lambda _: tripled(0).concatenate(tripled(10)), BOTH),
+    "behind the files": (out_of_order_behind_files, None),
+}
 
 
-def test_a_cache_file_that_readers_would_share(hvdata, comm, files, folder):
+@pytest.mark.parametrize("name", ALLOWED)
+def test_an_order_that_does_not_matter(hvdata, comm, files, no_seed, name):
+    make, want = ALLOWED[name]
+    assert rows(hvdata, comm, lambda: make(files).batch(2)) == (want or lines_of(files))
+
+
+def test_a_cache_file_that_readers_would_share(hvdata, comm, files, shared_path):
     """Readers that wrote one cache file failed with AlreadyExistsError at the first batch."""
-    path = f"{folder}/cache"
+    path = f"{shared_path}/cache"
     says = (
         r'shard="auto" gives the pipeline to \d readers, and its cache\(\) has a file: each of them would write that file with '
         r"other elements, or find it locked\. Use cache\(\) without a file; or leave shard out"

@@ -3,18 +3,24 @@
 
 import pytest
 import tensorflow as tf
-from together import Counted, dealt_to_all, elements, merged, raises_everywhere
+from together import Counted, dealt, elements, merged, on_reader, on_trainers, raises_everywhere
 
 pytestmark = pytest.mark.world(np=4)
 
 
-def test_generator_runs_on_the_reader_only_and_once_per_epoch(hvdata, comm):
-    source = Counted(5 * comm.size + 1)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
+@pytest.mark.world(np=3)
+@pytest.mark.readers(0, 1)
+@pytest.mark.parametrize("door", ["distribute_dataset", "loader"])
+def test_the_reader_alone_reads_and_once_in_each_epoch(hvdata, comm, world, door):
+    n = world.np
+    source = Counted(5 * n + 1)
+    make = on_reader(hvdata, lambda: source if door == "loader" else source.dataset())
+    channel = getattr(hvdata, door)(make, batch="per_rank")
     for epoch in 1, 2:
-        assert elements(comm, ds) == dealt_to_all(comm, range(source.n))
-        runs = comm.allgather((source.starts, source.yields))
-        assert runs == [(epoch, epoch * source.n)] + [(0, 0)] * (comm.size - 1)
+        got = on_trainers(hvdata, comm, lambda: [int(x) for x in channel])
+        assert got == [dealt(range(source.n), rank, n) for rank in range(n)]
+        runs = comm.allgather((hvdata.is_reader(), source.starts, source.yields))
+        assert runs == [(reads, epoch * reads, epoch * source.n * reads) for reads, *_ in runs]
 
 
 def test_a_function_that_calls_what_all_ranks_call(hvdata, comm):

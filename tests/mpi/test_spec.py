@@ -129,20 +129,6 @@ def test_behind_a_filter(hvdata, comm):
     assert cardinalities(comm, distributed(hvdata, asserted, batch="global")) == [2] * comm.size
 
 
-def test_weight_of_a_pair_and_of_anything_else(hvdata, comm):
-    """(x, y) becomes what Keras takes; anything else becomes (element, weight)."""
-    pair = distributed(hvdata, lambda: batches(12, 12, True), batch="global", remainder="pad")
-    assert results(comm, lambda: len(pair.element_spec)) == [3] * comm.size
-    weight = tf.TensorSpec([12 // comm.size], tf.float32)
-    for change in (lambda x, y: {"x": x}, lambda x, y: x, lambda x, y: (x,), lambda x, y: (x, y, x)):
-        source = batches(12, 12, True).map(change)
-        ds = distributed(hvdata, lambda source=source: source, batch="global", remainder="pad")
-        local = tf.nest.map_structure(
-            lambda spec: tf.TensorSpec([12 // comm.size, *spec.shape[1:]], spec.dtype), source.element_spec
-        )
-        spec_is(comm, ds, (local, weight))
-
-
 def test_dicts_whose_keys_are_numbers(hvdata, comm):
     source = tf.data.Dataset.range(comm.size).map(lambda i: {2: i, 1: {0.5: 10 * i}, 10: (i,)})
     ds = hvdata.distribute_dataset(source, batch="per_rank")

@@ -1,28 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """With weigh=, training on unequal shares learns what one process learns from the same rows."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import elements, local, on_reader, raises_everywhere, results
+from checkpoints import restored, saved
+from numbered_rows import REMAINDERS
+from together import elements, local, on_reader, on_trainers, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3, 4)]
 
-REMAINDERS = ["drop", "partial", "pad", "repeat"]
-
 
 def pairs(batches):
-    """Makes batches of these sizes: the numbers of the rows from 1 on, and their costs."""
+    """Makes batches of these sizes: the numbers of the rows from 1 on, and their costs, 0 for some."""
     starts = np.cumsum([1, *batches])
     rows = [np.arange(start, start + size, dtype=np.float32) for start, size in zip(starts, batches)]
     signature = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.float32))
-    return tf.data.Dataset.from_generator(lambda: ((x, cost_of(x)) for x in rows), output_signature=signature)
-
-
-def cost_of(x):
-    return x % 4  # 0 for some
+    return tf.data.Dataset.from_generator(lambda: ((x, x % 4) for x in rows), output_signature=signature)
 
 
 def mean_of_means(shares):
@@ -32,54 +26,41 @@ def mean_of_means(shares):
 
 
 def check_steps(steps, weighs):
-    """Asserts that each step's mean of means is the weighted mean of its rows, without filler rows."""
+    """Asserts that each step's mean of means is the weighted mean of its rows, which come with their costs. Copies
+    count once. The numbers of filler rows and of no other rows are multiples of 1000."""
     for step, shares in enumerate(steps):
-        rows = np.concatenate([x for x, *_ in shares])
-        real = np.unique(rows[rows > 0])  # copies count once, padding has the number 0
-        costs = np.ones_like(real) if weighs == "rows" else cost_of(real)
-        right = np.sum(costs * real) / np.sum(costs) if np.sum(costs) else 0.0
+        costs = {float(x): float(cost) for xs, costs, _ in shares for x, cost in zip(xs, costs) if x % 1000}
+        if weighs == "rows":
+            costs = dict.fromkeys(costs, 1.0)
+        whole = sum(costs.values())
+        right = sum(x * cost for x, cost in costs.items()) / whole if whole else 0.0
         assert abs(mean_of_means(shares) - right) < 1e-5 * max(right, 1), (step, shares)
-
-
-def check_steps_of_readers(steps, weighs):
-    """Does what check_steps does, for rows that come with their costs."""
-    for shares in steps:
-        everything = {
-            float(x): float(cost) for xs, cost_of_rows, _ in shares for x, cost in zip(xs, cost_of_rows) if x % 1000
-        }
-        costs = np.array([1.0 if weighs == "rows" else cost for cost in everything.values()])
-        right = np.sum(np.array(list(everything)) * costs) / np.sum(costs)
-        assert abs(mean_of_means(shares) - right) < 1e-5 * right, shares
 
 
 def steps_of(hvdata, comm, dataset):
     """Returns the shares of all trainers, step by step."""
-    got = results(comm, lambda: local(dataset) if hvdata.is_trainer() else None)
-    return list(zip(*[shares for shares in got if shares is not None]))
+    return list(zip(*on_trainers(hvdata, comm, lambda: local(dataset))))
 
 
-def weighed(hvdata, comm, make, weighs, **arguments):
+def weighed(hvdata, comm, make, weighs, door="distribute_dataset", **arguments):
+    """The steps of a channel, whose spec has the weights."""
     cost = "rows" if weighs == "rows" else lambda x, costs: costs
-    ds = hvdata.distribute_dataset(make, weigh=cost, **arguments)
-    assert ds.element_spec[2].dtype == tf.float32
-    return steps_of(hvdata, comm, ds)
+    channel = getattr(hvdata, door)(make, weigh=cost, **arguments)
+    spec = channel.spec if door == "loader" else channel.element_spec
+    assert spec[2].dtype == ("float32" if door == "loader" else tf.float32)
+    return steps_of(hvdata, comm, channel)
 
 
 @pytest.mark.readers(0, 1)
 @pytest.mark.parametrize("weighs", ["rows", "costs"])
 @pytest.mark.parametrize("remainder", REMAINDERS)
+@pytest.mark.parametrize("door", ["distribute_dataset", "loader"])
 @pytest.mark.usefixtures("either_way")
-def test_the_mean_of_means_is_the_mean(hvdata, comm, remainder, weighs):
+def test_the_mean_of_means_is_the_mean(hvdata, comm, remainder, weighs, door):
     for batch, sizes in ("global", [12, 5, 1, 0, 7, 3]), ("per_rank", [3, 30, 1, 7, 7, 2, 9, 4]):
-        steps = weighed(
-            hvdata,
-            comm,
-            on_reader(hvdata, functools.partial(pairs, sizes)),
-            weighs,
-            batch=batch,
-            remainder=remainder,
-            verify=True,
-        )
+        source = (lambda: list(pairs(sizes).as_numpy_iterator())) if door == "loader" else (lambda: pairs(sizes))
+        options = {"batch": batch, "remainder": remainder, "verify": True}
+        steps = weighed(hvdata, comm, on_reader(hvdata, source), weighs, door, **options)
         assert steps
         check_steps(steps, weighs)
 
@@ -96,7 +77,7 @@ def test_several_readers_and_the_steps_of_their_leftovers(hvdata, comm, remainde
 
     steps = weighed(hvdata, comm, make, weighs, batch="per_rank", remainder=remainder, verify=True)
     assert steps
-    check_steps_of_readers(steps, weighs)
+    check_steps(steps, weighs)
 
 
 @pytest.mark.parametrize("weighs", ["rows", "costs"])
@@ -115,25 +96,21 @@ def test_a_reader_per_host(hvdata, comm, remainder, weighs):
     ds = hvdata.distribute_dataset(make, weigh=cost, batch="global", remainder=remainder, verify=True)
     steps = steps_of(hvdata, comm, ds)
     assert len(steps) >= 3
-    check_steps_of_readers(steps, weighs)
+    check_steps(steps, weighs)
 
 
 @pytest.mark.world(np=2)
-def test_weights_go_on_after_a_checkpoint(hvdata, comm, tmp_path_factory):
+def test_weights_go_on_after_a_checkpoint(hvdata, comm, path):
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: pairs([12, 5, 7, 3])), batch="global", remainder="partial",
                                    weigh=lambda x, costs: costs)  # fmt: skip
-    path = comm.bcast(str(tmp_path_factory.mktemp("saved")) if comm.rank == 0 else None)
-    path = f"{path}/{comm.rank}"
     it = iter(ds)
-    first = [next(it) for _ in range(2)]
-    tf.train.Checkpoint(iterator=it).write(path)
-    rest = [tf.nest.map_structure(lambda x: x.numpy(), one) for one in it]
-    again = iter(ds)
-    tf.train.Checkpoint(iterator=again).read(path)
-    restored = [tf.nest.map_structure(lambda x: x.numpy(), one) for one in again]
-    for got in results(comm, lambda: str(rest) == str(restored) and len(first) + len(rest) == 4):
-        assert got
-    check_steps(list(zip(*results(comm, lambda: restored))), "costs")
+    results(comm, lambda: [next(it) and None for _ in range(2)])
+    saved(comm, it, path)
+    rest = results(comm, lambda: local(it))
+    again = restored(comm, ds, path)
+    got = results(comm, lambda: local(again))
+    assert str(got) == str(rest) and [len(mine) for mine in got] == [2] * comm.size
+    check_steps(list(zip(*got)), "costs")
 
 
 @pytest.mark.world(np=2)
@@ -194,7 +171,6 @@ def test_wrong_arguments(hvdata, comm):
     def make(**arguments):
         return lambda: hvdata.distribute_dataset(on_reader(hvdata, lambda: pairs([12])), **arguments)
 
-    raises_everywhere(comm, make(batch="global", weigh="tokens"), ValueError, "weigh='tokens' is not known")
     raises_everywhere(comm, make(batch="global", weigh=tf.ones([12])), ValueError, "weigh=<tf.Tensor.* is not known")
     for wrong, what in (
         (lambda x, _: tf.complex(x, x), "a tensor of complex64"),
@@ -206,40 +182,10 @@ def test_wrong_arguments(hvdata, comm):
     ):
         raises_everywhere(comm, make(batch="global", weigh=wrong), ValueError,
                           f"weigh= returned {what} instead of numbers. Let it return a vector")  # fmt: skip
-    raises_everywhere(comm, make(batch="per_rank", schedule="dynamic", weigh="rows"), ValueError,
-                      'schedule="dynamic" has no steps')  # fmt: skip
     raises_everywhere(comm, make(batch="global", weigh=lambda x, _: tf.reduce_sum(x)), ValueError,
                       r"weigh= returned costs of shape \(\)")  # fmt: skip
     if comm.size > 1:
         raises_everywhere(comm, make(batch="global", weigh="rows" if comm.rank else None), ValueError, "weigh")
-
-
-@pytest.mark.world(np=2)
-def test_an_epoch_of_a_small_net_is_that_of_one_process(hvdata, comm):
-    """A custom loop averages the gradients over ranks at every step. The rows do not divide evenly among the ranks."""
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(37, 4)).astype(np.float32), rng.normal(size=(37, 1)).astype(np.float32)
-    make = lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
-
-    def net():
-        tf.keras.utils.set_random_seed(3)
-        return tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(8, "tanh"), tf.keras.layers.Dense(1)])
-
-    for remainder in "partial", "pad", "repeat":
-        ds = hvdata.distribute_dataset(on_reader(hvdata, make), batch="global", remainder=remainder, weigh="rows")
-        ours, alone = net(), net()
-        for (bx, by, weight), (wx, wy) in zip(ds, make()):
-            for model, data, average in (ours, (bx, by, weight), True), (alone, (wx, wy, tf.ones(len(wx))), False):
-                with tf.GradientTape() as tape:
-                    losses = tf.reduce_mean(tf.square(model(data[0]) - data[1]), 1)
-                    loss = tf.reduce_mean(losses * data[2]) if len(losses) else tf.reduce_sum(losses)
-                gradients = [g.numpy() for g in tape.gradient(loss, model.trainable_variables)]
-                if average:
-                    gradients = [np.mean(comm.allgather(g), axis=0) for g in gradients]
-                for variable, gradient in zip(model.trainable_variables, gradients):
-                    variable.assign_sub(0.1 * gradient)
-            for one, other in zip(ours.get_weights(), alone.get_weights()):
-                assert np.max(np.abs(one - other)) < 1e-5
 
 
 @pytest.mark.world(np=4)

@@ -12,7 +12,7 @@ import re
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,13 @@ class Raised(NamedTuple):
     kind: type
     text: str
     where: str
+
+
+class Unwilling:
+    """Can't be made an array."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("requires grad")
 
 
 def attempt(call: Callable[[], Any]) -> Any:
@@ -66,8 +73,8 @@ def on_trainers(hvdata, comm, call: Callable[[], Any]) -> list[Any]:
     return [mine for _, mine in sorted(filter(None, got), key=lambda one: one[0])]
 
 
-def local(dataset: tf.data.Dataset) -> list[Any]:
-    """The elements of one pass over `dataset` in this process: numpy arrays, lists of ragged tensors,
+def local(channel: Iterable[Any]) -> list[Any]:
+    """The elements of one pass over a dataset or a loader in this process: numpy arrays, lists of ragged tensors,
     SparseTensorValues."""
 
     def numpy(tensor: Any) -> Any:
@@ -77,19 +84,14 @@ def local(dataset: tf.data.Dataset) -> list[Any]:
             return tf.compat.v1.SparseTensorValue(
                 *(part.numpy() for part in (tensor.indices, tensor.values, tensor.dense_shape))
             )
-        return None if tensor is None else tensor.numpy()
+        return tensor.numpy() if isinstance(tensor, tf.Tensor) else tensor
 
-    return [tf.nest.map_structure(numpy, element) for element in dataset]
+    return [tf.nest.map_structure(numpy, element) for element in channel]
 
 
 def elements(comm, dataset: tf.data.Dataset) -> list[list[Any]]:
     """The elements of one pass over `dataset`, for every rank."""
     return results(comm, lambda: local(dataset))
-
-
-def numpy_of(dataset: tf.data.Dataset) -> list[Any]:
-    """The elements of one pass over a dataset without composite tensors, or over an iterator."""
-    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), element) for element in dataset]
 
 
 def merged(shares: Sequence[Sequence[Any]]) -> list[Any]:
@@ -184,7 +186,7 @@ def generated(function: Callable[[], Any], spec: tf.TensorSpec = tf.TensorSpec([
 
 
 class Counted:
-    """A generator of 0..n-1 that counts its starts and its elements in this process."""
+    """A generator and an iterable of 0..n-1 that counts its starts and its elements in this process."""
 
     def __init__(self, n: int):
         self.n = n
@@ -197,8 +199,26 @@ class Counted:
             self.yields += 1
             yield i
 
+    def __iter__(self):
+        return self()
+
     def dataset(self) -> tf.data.Dataset:
         return generated(self)
+
+
+class Failing(Counted):
+    """Raises an error before element `at`, in the epochs with these numbers."""
+
+    def __init__(self, n: int, at: int, error: Exception, epochs: Sequence[int] = (1,)):
+        super().__init__(n)
+        self.at, self.error, self.epochs = at, error, epochs
+
+    def __call__(self):
+        fails = self.starts + 1 in self.epochs
+        for i in super().__call__():
+            if fails and i == self.at:
+                raise self.error
+            yield i
 
 
 def host_of(rank: int) -> str:
