@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ..errors import explained
 from . import exchange
+from . import scatter as _scatter  # noqa: F401  # registers the gradient of this gradient
 
 
 def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:

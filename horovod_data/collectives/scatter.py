@@ -10,6 +10,7 @@ import tensorflow as tf
 from ..errors import explained
 from ..job import roles
 from . import exchange
+from . import gather as _gather  # noqa: F401  # registers the gradient of this gradient
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
