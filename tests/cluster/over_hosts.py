@@ -98,10 +98,8 @@ def silent_for_three_seconds(
 
 def assert_nothing_left(bed: Bed, seconds: float = 10) -> None:
     """No process of the job runs on any host, and no host has shared memory with a name of ours."""
-    deadline = time.monotonic() + seconds
-    while (left := bed.processes()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left, f"{seconds:g} s after the job's end there are still {[launch.command_of(pid) for pid in left]}"
+    gone = launch.until(lambda: not bed.processes(), seconds)
+    assert gone, f"{seconds:g} s after the job's end there are still {list(map(launch.command_of, bed.processes()))}"
     for host in range(len(bed.names)):
         files = [name for name in os.listdir(bed.root(host) / "dev" / "shm") if "hvd" in name]
         assert not files, f"left in /dev/shm of host {host}: {files}"

@@ -6,24 +6,17 @@ test_faults.py cuts and slows their lines, and test_layouts.py compares the coun
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from bed import PREFIX, Bed
+from ranks.launch import until
 
 
 def on(bed, host, *command, **options):
     return subprocess.run(
         [*bed.enter(host), *command], capture_output=True, text=True, timeout=20, check=True, **options
     ).stdout
-
-
-def until(true, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not in {seconds} s"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -66,6 +59,6 @@ def test_nothing_is_left_when_the_maker_is_killed():
     assert len(pids) >= 3 and all(Path(f"/proc/{pid}").exists() for pid in pids)
     maker.kill()
     maker.wait(10)
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
     with Bed(1):
         assert len(folders() - before) == 1  # its own

@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from jobs import SOON, Job, start_job
+from ranks.launch import until
 
 PROGRAMS = Path(__file__).parent / "programs"
 WAYS = {  # KiB of an element, and how it must travel
@@ -115,10 +115,7 @@ class Tried:
         files = [path.name for folder in (self._cwd, self._tmp) for path in folder.iterdir()]
         of_others = r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$"
         assert not [name for name in files if not re.match(of_others, name)], files
-        deadline = time.monotonic() + SOON
-        while _shared_names() - self._names and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not _shared_names() - self._names
+        assert until(lambda: not _shared_names() - self._names, SOON), _shared_names() - self._names
 
 
 def _shared_names() -> set[str]:

@@ -211,25 +211,6 @@ except RuntimeError as error:
 
 
 @pytest.mark.commit
-def test_a_forked_child_is_no_rank():
-    job = run_program("""
-if (child := os.fork()) == 0:
-    for call in (hvdata.rank, hvdata.shutdown, hvdata.init, lambda: load(None)):
-        try:
-            call()
-            say("no error")
-        except RuntimeError as error:
-            say(error)
-    sys.exit(4)
-say("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "rank:", hvdata.rank())
-""", 2)  # fmt: skip
-    for rank, out in enumerate(job.stdout):
-        assert f"child: 4 rank: {rank}" in out and "no error" not in out, job.describe()
-        for call in (r"rank\(\)", r"shutdown\(\)", r"init\(\)", r"loader\(\)"):
-            job.assert_said(rf"^(\[.*\] )?{call}.* was called in a forked child", rank)
-
-
-@pytest.mark.commit
 def test_alone_a_failure_is_python_s_own():
     job = run_program("raise ValueError('alone')", 1, status=1)
     job.assert_said("ValueError: alone", 0)

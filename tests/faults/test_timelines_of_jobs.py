@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 import tracing
@@ -146,11 +145,9 @@ def test_a_killed_job_leaves_a_timeline(tmp_path, victims):
     with start_job(program(STEPS), 2, "slow rank", "4000", env={"HOROVOD_DATA_TIMELINE": str(path)}) as job:
         job.wait_for("step 30", rank=1)
         parts = [str(tmp_path / f"trace.json.rank{rank}") for rank in range(2)]
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:  # an event takes a quarter of a second to come into the file
-            if all(steps_of(part) >= set(range(25)) for part in parts):
-                break
-            time.sleep(0.1)
+        # An event takes a quarter of a second to come into the file.
+        written = lambda: all(steps_of(part) >= set(range(25)) for part in parts)
+        job.wait_until(written, "the steps are not in the files")
         for victim in victims:
             job.kill_rank(victim)
         assert job.finish(60) != 0

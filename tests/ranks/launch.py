@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ranks import sanitized
@@ -71,6 +71,16 @@ def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) 
         else:
             env[name] = value
     return env
+
+
+def until(true: Callable[[], object], seconds: float) -> bool:
+    """Waits until `true()`, at most so long. Returns whether it is."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 class RunningJob:
@@ -160,9 +170,7 @@ class RunningJob:
         for rank in wanted:
             with contextlib.suppress(AssertionError, ProcessLookupError):
                 self.kill_rank(rank, signal.SIGABRT)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and any(self.alive(rank) for rank in wanted):
-            time.sleep(0.05)
+        until(lambda: not any(self.alive(rank) for rank in wanted), seconds)
         return {
             rank: self.read("err", rank, before[rank]).strip() or "(no stacks: the process had ended, or is stopped)"
             for rank in wanted
@@ -183,10 +191,9 @@ class RunningJob:
 
     def left(self, seconds: float) -> list[str]:
         """The processes of the job that still run after `seconds`, with their commands. Ends none."""
-        deadline = time.monotonic() + seconds
-        while (pids := [pid for pid in self._members() if _alive(pid)]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return [f"{pid}: {command_of(pid)}" for pid in pids]
+        running = lambda: [pid for pid in self._members() if _alive(pid)]
+        gone = until(lambda: not running(), seconds)
+        return [] if gone else [f"{pid}: {command_of(pid)}" for pid in running()]
 
     def _stop_launchers(self) -> None:
         """Stops the launcher and the parents of the ranks."""

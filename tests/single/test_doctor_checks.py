@@ -5,11 +5,11 @@ import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from launched import executable
+from ranks.launch import until
 
 from horovod_data.doctor import children, environment, findings, libraries, machine
 from horovod_data.doctor.children import Output
@@ -218,10 +218,7 @@ def test_a_process_that_hangs_and_its_children_are_ended():
     output = children.run([sys.executable, "-c", parent], 8, {**os.environ, "PYTHONPATH": str(ROOT)})
     assert output.ended == "not within 8 s"
     child = Path(f"/proc/{output.get('child')}/cmdline")
-    deadline = time.monotonic() + 10
-    while child.exists() and child.read_text():  # SIGKILL takes its time
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert until(lambda: not child.exists() or not child.read_text(), 10)  # SIGKILL takes its time
 
 
 # ---- Libraries.

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
 from jobs import run_job, start_job
+from ranks.launch import until
 
 
 def test_status_output_and_environment_of_every_rank():
@@ -48,10 +48,7 @@ def test_a_process_that_is_left_fails_and_is_ended(session):
     ) as raised:
         run_job(script, 1, left=1)
     pid = int(re.search(r"\d+", str(raised.value))[0])
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists()
+    assert until(lambda: not Path(f"/proc/{pid}").exists(), 10)
 
 
 def test_waiting_for_a_text_that_never_comes():

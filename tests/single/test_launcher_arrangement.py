@@ -147,21 +147,13 @@ def test_this_machine_is_one_host_under_each_of_its_names():
     assert arrange(Request(None, readers_per_node=1), TWO, OWN) == arrange(Request(None, readers_per_node=1), TWO)
 
 
-NO_NODES = (
-    "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
-)
-
-
+# Errors of roles are those of init(): test_variables_mean_what_they_mean_to_init.
 @pytest.mark.parametrize("request_, text", [
     (Request(0), "-np 0: a job needs at least one trainer"),
     (Request(5), "-np 5 asks for 5 trainers, but there are 4 slots on a:2, b:2. Ask for fewer, or name more hosts"),
     (Request(1, readers=-1), "--readers must be 0 or more, not -1"),
     (Request(1, readers_per_node=2), "--readers-per-node=2: a host can have one reader of its own. Use --readers-per-node=1, "
      "or --readers=R for R readers that deal to the trainers of all hosts"),
-    (Request(1, readers_per_node=-1), "--readers-per-node must be 0 or more, not -1"),
-    (Request(1, readers=1, readers_per_node=1), "--readers=1 and --readers-per-node=1 contradict each other"),
-    (Request(1, embedded=True), NO_NODES + "--readers-per-node=1 with it"),
-    (Request(1, readers_per_node=0, embedded=True), NO_NODES), (Request(1, readers=2, embedded=True), NO_NODES),
     (Request(1, reader_hosts=("c",)), "--reader-hosts names 1 host, but there are 0 dedicated readers for them. Give --readers R"),
     (Request(1, readers_per_node=1, reader_hosts=("c",)), "but there are 0 dedicated readers for them"),
     (Request(1, readers=2, reader_hosts=("c", "d", "e")), "--reader-hosts names 3 hosts, but there are 2 dedicated readers"),

@@ -11,6 +11,7 @@ import time
 import types
 
 import pytest
+from ranks.launch import until
 
 from horovod_data.launcher import alive, hydra, notes, open_mpi, processes, supervisor
 from horovod_data.launcher.command import Command
@@ -189,18 +190,18 @@ def test_signs_of_life(tmp_path, folder):
     with subprocess.Popen([*RANK, program], env=env) as rank:
         try:
             watch = alive.Watch(folder, 2.0)
-            assert wait_until(signs)
+            assert until(signs, 30)
             end = time.monotonic() + 4
             while time.monotonic() < end:
                 assert watch.silent() is None
                 time.sleep(0.1)
             rank.send_signal(signal.SIGSTOP)
             found = []
-            assert wait_until(lambda: found.append(watch.silent()) or any(found))
+            assert until(lambda: found.append(watch.silent()) or any(found), 30)
             assert any((one or "").startswith("rank 1 on ") for one in found)
             rank.send_signal(signal.SIGCONT)
             (tmp_path / "go").touch()
-            assert wait_until(lambda: not signs())
+            assert until(lambda: not signs(), 30)
         finally:
             rank.kill()
 
@@ -302,10 +303,3 @@ def test_the_lock_outlasts_a_killed_launcher(tmp_path):
     assert mpirun.poll() is None
     with notes.locked(str(tmp_path)):
         assert mpirun.wait(1) == 0
-
-
-def wait_until(condition):
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()

@@ -96,12 +96,6 @@ class Slurm:
             self.stop()
             raise
 
-    def submit(
-        self, script: Path, *arguments: str, env: Mapping[str, str | None] = {}, cwd: Path, timeout: float = 120
-    ) -> "Done":
-        """Runs a batch script to its end, with its output in `cwd`."""
-        return self.begin(script, *arguments, env=env, cwd=cwd).finish(timeout)
-
     def begin(self, script: Path, *arguments: str, env: Mapping[str, str | None] = {}, cwd: Path) -> "Running":
         """Submits a batch script."""
         output = cwd / f"{script.stem}.out"
@@ -168,6 +162,7 @@ class Running:
 
     def __init__(self, slurm: Slurm, number: str, output: Path):
         self._slurm, self.number, self._output = slurm, number, output
+        self.returncode: int | None = None
 
     @property
     def output(self) -> str:
@@ -185,19 +180,13 @@ class Running:
                 raise AssertionError(f"{what}\n{self.output}\n{self._slurm.logs()}")
             time.sleep(0.2)
 
-    def finish(self, timeout: float) -> "Done":
+    def finish(self, timeout: float) -> "Running":
         try:
             self.wait_for(lambda: self.state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), timeout)
         finally:
             self._slurm.say("scancel", "--full", "--signal=KILL", self.number)
-        return Done(int(self._slurm.field(self.number, "ExitCode").partition(":")[0]), self.output)
-
-
-class Done:
-    """A job that has ended."""
-
-    def __init__(self, returncode: int, output: str):
-        self.returncode, self.output = returncode, output
+        self.returncode = int(self._slurm.field(self.number, "ExitCode").partition(":")[0])
+        return self
 
     def lines(self, start: str) -> list[str]:
         """The sorted lines that begin with `start`, without it."""
