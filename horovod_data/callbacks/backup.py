@@ -129,7 +129,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._checkpoint = tf.train.Checkpoint(model=self.model, **extra)
         if self._found is not None:
             self._sets.on_all("model", lambda: self._restore_model(self._found))
-            self._counters = _Counters(self.model, self._first_epoch_and_step(), self._found.about)
+            epoch, step, taken = self._where_it_begins(self._found)
+            self._counters = _Counters(self.model, epoch, step, taken, step != self._found.about["step"])
         _TrainFunction.install(self.model, self)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -201,7 +202,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
                 self._leaving.stop()
         if (found := self._found) is not None:
             self._found = None
-            self._taken = found.about["taken"]
+            self._taken = self._steps_of(found, "taken")
             self._sets.on_all("iterator", lambda: self._restore_iterator(found, iterator))
 
     def after_step(self, ended: bool) -> None:
@@ -266,16 +267,16 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
 
     # ---- Restoring.
 
-    def _first_epoch_and_step(self) -> tuple[int, int]:
-        assert self._found is not None
-        about = self._found.about
+    def _where_it_begins(self, found: WholeSet) -> tuple[int, int, int]:
+        """The epoch, its step, and the steps that were taken from the iterator."""
         if self._sets.is_over:
-            return self.params["epochs"], 0
-        step = about["step"]
-        if about["per_rank"] and about["ranks"] != self._sets.ranks:
-            # The delivered elements make this many whole steps for the new number of ranks.
-            step = step * about["ranks"] // self._sets.ranks
-        return about["epoch"], step
+            return self.params["epochs"], 0, 0
+        return found.about["epoch"], self._steps_of(found, "step"), self._steps_of(found, "taken")
+
+    def _steps_of(self, found: WholeSet, what: str) -> int:
+        """The whole steps that the delivered elements of these steps make for this number of ranks."""
+        steps = int(found.about[what])
+        return steps * found.about["ranks"] // self._sets.ranks if found.about["per_rank"] else steps
 
     def _restore_model(self, found: Any) -> None:
         if not self.model.built and not _is_keras_2(self.model):
@@ -334,19 +335,18 @@ class _TrainFunction:
 class _Counters:
     """Makes fit() begin at an epoch and a step, from on_train_begin() until take_back()."""
 
-    def __init__(self, model: Any, first: tuple[int, int], about: dict[str, Any]) -> None:
-        self._model = model
-        self.epoch, self.step = first
+    def __init__(self, model: Any, epoch: int, step: int, taken: int, open_end: bool) -> None:
+        self._model, self.epoch, self.step = model, epoch, step
         if _is_keras_2(model):
             model._training_state = self
             # After a change of the number of ranks, it is not known how many steps the remaining elements make.
-            self._open_end = self.step != about["step"]
+            self._open_end = open_end
             return
         self._initial_epoch = model._initial_epoch
         model._initial_epoch = self.epoch
         epoch_iterator = _local_of_fit("epoch_iterator")
-        if epoch_iterator is not None and (self.step > 0 or about["taken"] > 0):
-            _begin_at(epoch_iterator, self.step, about["taken"])
+        if epoch_iterator is not None and (step > 0 or taken > 0):
+            _begin_at(epoch_iterator, step, taken)
 
     def take_back(self) -> None:
         """Undoes the changes to Keras, when the first epoch begins, or when there is none."""
