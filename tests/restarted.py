@@ -14,30 +14,37 @@ import json
 from pathlib import Path
 
 import numpy as np
-from jobs import program
+from jobs import Job, program, run_job
 
 STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the next
 RATE = 3e-7  # of the training
 
-# Arguments: a folder, `attempt:rank:step:SIGKILL` for each kill, and the seconds for each step. Steps count over all
-# epochs, and the step `end` comes after fit(). At a kill the last set is whole. Every rank of an attempt writes its
-# rows of each step, and the time, to a file. Rank 0 writes the weight at the end.
+# Arguments: a folder, `attempt:rank:step:SIGKILL` for each kill, the seconds for each step, and perhaps "per_rank".
+# Steps count over all epochs, and the step `end` comes after fit(). At the step of a set's name, the set is written, and
+# does not become current. At another kill the last set is whole. Every rank of an attempt writes its rows of each step,
+# and the time, to a file. Rank 0 writes the weight at the end.
 _TRAIN = program(
     f"""
-folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
+folder, kills, seconds, batch = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3]), (*sys.argv[4:], "global")[0]
 attempt = os.environ["HOROVOD_DATA_ATTEMPT"]
 make = lambda: (tf.data.Dataset.range(480).shuffle(480, seed=5, reshuffle_each_iteration=False)
-                .map(lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))).batch(48))
+                .map(lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))).batch(48 if batch == "global" else 12))
 if not os.path.exists(f"{{folder}}/order"):
     order = [int(row) for x, _ in make() for row in x.numpy()[:, 0]]
     with open(f"{{folder}}/order.{{os.getpid()}}", "w") as file:
         file.write(json.dumps(order))
     os.rename(file.name, f"{{folder}}/order")
-ds = train(make, batch="global", remainder="partial")
+ds = train(make, batch=batch, remainder="partial")
 from mpi4py import MPI
 from horovod_data.backup import together
 comm = MPI.COMM_WORLD.Split(0 if hvdata.is_trainer() else MPI.UNDEFINED)
 hvdata.serve()
+def rename(old, new, real=os.rename):
+    if f"{{attempt}}:{{rank}}:{{os.path.basename(new)}}:SIGKILL" in kills:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(old, new)
+
+os.rename = rename
 rows = open(f"{{folder}}/rows.{{attempt}}.{{rank}}", "w", buffering=1)
 if rank == 0:
     ticks = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
@@ -55,7 +62,7 @@ class Model(tf.keras.Model):
 
     def train_step(self, data):
         x, y = data
-        rows.write(json.dumps([noted.epoch * {STEPS} + noted.batch, [int(row) for row in x.numpy()[:, 0]], time.time()]) + "\\n")
+        rows.write(json.dumps([noted.epoch, noted.batch, [int(row) for row in x.numpy()[:, 0]], time.time()]) + "\\n")
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum((self(x) - y) ** 2)
         (gradient,) = tape.gradient(loss, self.trainable_variables)
@@ -93,20 +100,26 @@ now(f"DONE {{rank}} of {{size}} in attempt {{attempt}}")
 )
 
 
+def run(folder: Path, attempt: int, np: int, *words: str, status: int | None = 0) -> Job:
+    """Runs an attempt as a job of its own, without the launcher."""
+    env = {"HOROVOD_DATA_ATTEMPT": str(attempt), "HOROVOD_DATA_STATE": str(folder / "state")}
+    return run_job(_TRAIN, np, str(folder), *words, env=env, status=status, timeout=120)
+
+
 def write(folder: Path) -> list[str]:
     """Writes the program. Returns its words behind Python, with the first argument."""
     (folder / "train.py").write_text(_TRAIN)
     return [str(folder / "train.py"), str(folder)]
 
 
-def trained(folder: Path) -> dict[int, dict[int, dict[int, list[int]]]]:
-    """The rows by attempt, step over the epochs, and rank."""
+def trained(folder: Path, of_epoch: int = STEPS) -> dict[int, dict[int, dict[int, list[int]]]]:
+    """The rows by attempt, step over the epochs of so many steps, and rank."""
     found: dict[int, dict[int, dict[int, list[int]]]] = {}
     for path in folder.glob("rows.*"):
         attempt, rank = map(int, path.name.split(".")[1:])
         for line in path.read_text().splitlines():
-            step, rows, _ = json.loads(line)
-            found.setdefault(attempt, {}).setdefault(step, {})[rank] = rows
+            epoch, batch, rows, _ = json.loads(line)
+            found.setdefault(attempt, {}).setdefault(epoch * of_epoch + batch, {})[rank] = rows
     return found
 
 

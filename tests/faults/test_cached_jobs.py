@@ -21,17 +21,16 @@ def rows():
     for first in range(0, 144, 12):
         yield np.arange(first, first + 12)
 
-ds = {call}, batch=batch, remainder="partial", cache="job", shuffle=True, seed=5)
+ds = {call}, batch={batch}, remainder="partial", cache="job", shuffle=True, seed=5)
 hvdata.serve()
 """
 OF_TF_DATA = "train(lambda: tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None], tf.int64))"
-OF_PYTHON = "load(rows"
 
 RESUMED = (
     """
 what, folder, batch, epoch = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 """
-    + SOURCE.format(call=OF_TF_DATA)
+    + SOURCE.format(call=OF_TF_DATA, batch="batch")
     + """
 def meet():
     hvdata.scatter(tf.range(size) if rank == 0 else None, dtype=tf.int32)
@@ -62,7 +61,6 @@ def whole(epoch, batch):
     return [int(row) for element in cached_epoch(elements, batch, epoch, SEED) for row in element]
 
 
-@pytest.mark.commit("global-3")
 @pytest.mark.parametrize("epoch", [1, 3])
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_another_number_of_ranks_goes_on(tmp_path, batch, epoch):
@@ -79,12 +77,7 @@ def test_another_number_of_ranks_goes_on(tmp_path, batch, epoch):
     assert size < 2048, size
 
 
-ENDS = (
-    """
-batch = "global"
-"""
-    + SOURCE.format(call=OF_PYTHON)
-    + """
+ENDS = SOURCE.format(call="load(rows", batch="'global'") + """
 for epoch in 1, 2, 3:
     if epoch > 1 and rank == first: break
     got = []
@@ -93,8 +86,7 @@ for epoch in 1, 2, 3:
         if epoch > 1: time.sleep(0.02)
     say(f"EPOCH{epoch} " + json.dumps(got))
 say("DONE")
-"""
-)
+"""  # fmt: skip
 
 
 @pytest.mark.commit("0-1")
@@ -112,17 +104,11 @@ def test_a_keeper_is_done_first(first, readers):
         assert job.told(f"EPOCH{epoch}") == [want[rank] for rank in stays], job.describe()
 
 
-KILLED = (
-    """
-batch = "global"
-"""
-    + SOURCE.format(call=OF_PYTHON)
-    + """
+KILLED = SOURCE.format(call="load(rows", batch="'global'") + """
 for epoch in range(1000):
     for x in ds: time.sleep(0.01)
     if epoch == 1: say("RUNNING")
-"""
-)
+"""  # fmt: skip
 
 
 @pytest.mark.parametrize("keeper", [0, 1])

@@ -39,6 +39,13 @@ def findings(tmp_path, *options, status, **more) -> dict[str, dict]:
     return {one["name"]: one for one in report["findings"]}
 
 
+def assert_delivered(found, ways, job="self-test, {}"):
+    """In the jobs of the self-test, or in this job, each rank got its own rows."""
+    for payload, way in zip(("arena", "message"), ways):
+        assert "every rank got its own" in found[f"{job.format(payload)}.delivery"]["value"]
+        assert found[f"{job.format(payload)}.together"]["value"].endswith(way)
+
+
 @pytest.mark.slow
 def test_all_is_well(tmp_path):
     found = findings(tmp_path, "--np", "2", "--seconds", "0.8", status=0)
@@ -47,19 +54,14 @@ def test_all_is_well(tmp_path):
                  "software.horovod_data", "MPI.library", "environment.mpirun"):  # fmt: skip
         assert name in found
     assert found["MPI.thread level"]["value"] == "MPI_THREAD_MULTIPLE"
-    for payload in ("arena", "message"):
-        section = f"self-test, {payload}"
-        assert found[f"{section}.start"]["value"].startswith("2 ranks on 1 host")
-        assert "every rank got its own" in found[f"{section}.delivery"]["value"]
-        assert "steps/s with 4 KiB per rank" in found[f"{section}.together"]["value"]
-        assert found[f"{section}.together"]["value"].endswith(f"({payload})")
+    assert_delivered(found, ("(arena)", "(message)"))
+    assert found["self-test, arena.start"]["value"].startswith("2 ranks on 1 host")
+    assert "steps/s with 4 KiB per rank" in found["self-test, arena.together"]["value"]
 
 
 def test_a_self_test_of_one_rank(tmp_path):
     found = findings(tmp_path, "--np", "1", "--seconds", "0.4", status=0)
-    for payload in ("arena", "message"):
-        assert "every rank got its own" in found[f"self-test, {payload}.delivery"]["value"]
-        assert found[f"self-test, {payload}.together"]["value"].endswith("(no other rank)")
+    assert_delivered(found, ("(no other rank)", "(no other rank)"))
 
 
 def test_ranks_without_tensorflow(tmp_path):
@@ -68,9 +70,7 @@ def test_ranks_without_tensorflow(tmp_path):
     found = findings(tmp_path, "--np", "2", "--seconds", "0.4", status=0, PYTHONPATH=path)
     assert found["software.TensorFlow"]["value"].startswith("not installed: loader() works without it")
     assert found["software.Horovod"]["value"].startswith("not installed")
-    for payload in ("arena", "message"):
-        assert "every rank got its own" in found[f"self-test, {payload}.delivery"]["value"]
-        assert found[f"self-test, {payload}.together"]["value"].endswith(f"({payload})")
+    assert_delivered(found, ("(arena)", "(message)"))
 
 
 def test_the_text_for_people(tmp_path):
@@ -136,8 +136,7 @@ def test_inside_a_job(tmp_path):
                      **{name: str(file) for name, file in files.items()})  # fmt: skip
     assert [file.read_text() for file in files.values()] == ["of the training"] * 2
     assert found["this job.start"]["value"].startswith(f"{ranks} ranks on 1 host")
-    assert "every rank got its own" in found["this job.delivery"]["value"]
-    assert found["this job.together"]["value"].endswith("for all ranks (arena)")
+    assert_delivered(found, ["for all ranks (arena)"], "this job")
     assert f"={ranks})" in found["environment.started by"]["value"]
     assert "self-test, arena.start" not in found
     assert not [one for one in found.values() if one["level"] == "error"]
@@ -149,8 +148,7 @@ def test_inside_a_job(tmp_path):
 ])  # fmt: skip
 def test_inside_a_job_the_readers_read(tmp_path, ranks, roles):
     found = findings(tmp_path, "--seconds", "0.4", status=0, launcher=[*launch.launcher(), "-np", str(ranks)], **roles)
-    assert "every rank got its own" in found["this job.delivery"]["value"]
-    assert found["this job.together"]["value"].endswith("for all ranks (arena)")
+    assert_delivered(found, ["for all ranks (arena)"], "this job")
 
 
 @pytest.mark.parametrize("script, why", [
@@ -160,18 +158,6 @@ def test_inside_a_job_the_readers_read(tmp_path, ranks, roles):
 def test_inside_a_job_an_error_of_init_is_raised(tmp_path, script, why):
     status, out, err = doctor(tmp_path, launcher=[*launch.launcher(), "-np", "2", "sh", "-c", f'{script} "$@"', "sh"])
     assert status != 0 and why in " ".join(err.split()), out + err
-
-
-@pytest.mark.parametrize("launcher, says, advice", [
-    ([shutil.which("mpirun.mpich" if OPEN_MPI else "mpirun.openmpi")], "MPI sees this process alone", "Start the job with"),
-    ([shutil.which("horovodrun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"), "--gloo"],
-     "started by horovodrun with Gloo", f"{'horovodrun --mpi' if OPEN_MPI else 'mpirun'} -np 2"),
-], ids=["another MPI's", "horovodrun's"])  # fmt: skip
-def test_launchers_that_start_no_job_of_this_mpi(tmp_path, launcher, says, advice):
-    if launcher[0] is None:
-        pytest.skip("needs that launcher")
-    status, out, err = doctor(tmp_path, launcher=[*launcher, "-np", "2"])
-    assert status != 0 and says in out + err and advice in out + err, out + err
 
 
 @pytest.mark.parametrize("options", [["--np", "0"], ["--seconds", "-1"], ["--nonsense"], ["--launcher", ""], ["--launcher", " "],

@@ -41,7 +41,6 @@ def test_a_rank_that_is_killed_after_the_training(tmp_path):
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.commit
 def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
     """The job has a dedicated reader."""
     words = restarted.write(tmp_path)

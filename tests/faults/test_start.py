@@ -81,7 +81,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.commit("gloo", "funneled", "readers disagree")
+@pytest.mark.commit("gloo", "readers disagree")
 @pytest.mark.parametrize("before, arguments, np, said, more", CASES)
 def test_a_start_that_cannot_work(before, arguments, np, said, more):
     job = run_program("time.sleep(1)", np, before=before, init=CAUGHT % arguments, **more)

@@ -4,8 +4,6 @@
 import pytest
 from jobs import run_program
 
-pytestmark = pytest.mark.commit
-
 REFUSING = """
 class Refusing:
     def find_spec(self, name, path, target=None):
@@ -33,6 +31,7 @@ WITH_TENSORFLOW = (
 )
 
 
+@pytest.mark.commit
 def test_a_job_whose_ranks_have_no_tensorflow():
     job = run_program(NAMES, 1, before=REFUSING, readers=1, tensorflow=False)
     for rank, who in enumerate(["0 1 False True 1", "None None True False 1"]):
@@ -44,6 +43,7 @@ def test_a_job_whose_ranks_have_no_tensorflow():
             assert "can't import it (tensorflow is refused). Run `pip install tensorflow-cpu`" in line, job.describe()
 
 
+@pytest.mark.commit
 def test_a_rank_that_exits_without_shutdown():
     """An array lives until Python ends. Python clears modules in the reverse order of their import.
 
@@ -72,6 +72,7 @@ say("rest", [int(x) for x in iterator])
 """
 
 
+@pytest.mark.commit
 def test_tensorflow_is_imported_after_init():
     """The job is one without Horovod. Forked children are protected as in other jobs."""
     job = run_program(LATE, 2, tensorflow=False)
@@ -165,6 +166,7 @@ say("tensorflow" in sys.modules)
 """
 
 
+@pytest.mark.commit("dedicated")
 @pytest.mark.parametrize("readers", [0, 1], ids=["embedded", "dedicated"])
 def test_a_loader_without_tensorflow(readers):
     """Python batches with texts, two verified epochs, a state, forked children, and arrays that outlive the job."""
@@ -200,6 +202,7 @@ say("fed", "tensorflow" in sys.modules)
 """
 
 
+@pytest.mark.commit
 def test_a_tensorflow_reader_feeds_ranks_without_it():
     job = run_program(FED, 2, before=REFUSING, init=FED_INIT, readers=1, tensorflow=False)
     assert job.stdout[:2] == ["fed False\n"] * 2, job.describe()

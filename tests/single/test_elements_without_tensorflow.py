@@ -215,15 +215,6 @@ def test_an_empty_list_has_the_type_of_the_first_element(first):
         columns.Maker(columns.spec_of([["a"]])).columns([])
 
 
-@pytest.mark.skipif(not hasattr(getattr(np, "dtypes", None), "StringDType"), reason="numpy 1 has no StringDType")
-@pytest.mark.parametrize("texts", [["Grüße", "a\0"], []])
-def test_texts_of_numpys_string_type(texts):
-    array = np.array(texts, np.dtypes.StringDType())
-    made, *_ = delivered(columns.spec_of(array), array)
-    assert made.tolist() == texts
-    assert columns.spec_of(array).text
-
-
 @pytest.mark.parametrize("texts", [
     [b"x\0", b""],
     [["a\0"], ["b"]],
@@ -234,6 +225,14 @@ def test_texts_of_numpys_string_type(texts):
 def test_lists_of_texts_come_whole(texts):
     made, *_ = delivered(columns.spec_of({"t": texts}), {"t": texts})
     assert made["t"].tolist() == texts
+
+
+@pytest.mark.skipif(not hasattr(getattr(np, "dtypes", None), "StringDType"), reason="numpy 1 has no StringDType")
+@pytest.mark.parametrize("texts", [["Grüße", "a\0"], []])
+def test_texts_of_numpys_string_type(texts):
+    array = np.array(texts, np.dtypes.StringDType())
+    made, *_ = delivered(columns.spec_of(array), array)
+    assert made.tolist() == texts and columns.spec_of(array).text
 
 
 def test_a_list_of_texts_takes_the_memory_of_its_texts():
@@ -401,15 +400,9 @@ def test_common_specs_are_tensorflows(one, other):
     assert ours == theirs
 
 
-@pytest.mark.parametrize(
-    "element, want",
-    [
-        (("x", "y"), ("x", "y", "w")),
-        (["x", "y"], ("x", "y", "w")),
-        (Pair("x", "y"), (Pair("x", "y"), "w")),
-        (["x"], (["x"], "w")),
-        ({"x": 1}, ({"x": 1}, "w")),
-    ],
-)
+@pytest.mark.parametrize("element, want", [
+    (("x", "y"), ("x", "y", "w")), (["x", "y"], ("x", "y", "w")), (Pair("x", "y"), (Pair("x", "y"), "w")), (["x"], (["x"], "w")),
+    ({"x": 1}, ({"x": 1}, "w")),
+])  # fmt: skip
 def test_where_a_weight_goes(element, want):
     assert specs.with_weight(element, "w") == want

@@ -47,7 +47,7 @@ def watched(job: Launched, lost: float, folder: Path) -> list[float]:
         time.sleep(0.01)
     assert job.finish(120) == 0, job.output
     began, imported, joined = json.loads((folder / "times.2").read_text())
-    first = min(json.loads(line)[2] for line in (folder / "rows.2.0").read_text().splitlines())
+    first = min(json.loads(line)[3] for line in (folder / "rows.2.0").read_text().splitlines())
     noticed = noticed or started - PAUSE  # mpirun did not name the loss, and no other host was asked
     at = [lost, noticed, started, began, imported, joined, first]
     return [after - before for before, after in zip(at, at[1:])] + [first - lost]
