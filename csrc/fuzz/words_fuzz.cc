@@ -107,13 +107,6 @@ class Dealer {
     for (int t = 0; t < world_.group_trainer_count(); ++t) source_->Epoch()->TakenSince(t);
   }
 
-  // As in a verified channel.
-  static Step Hashed(Step step) {
-    step.hashes.elements.resize(step.elements.size());
-    for (const auto& share : step.shares) step.hashes.shares.push_back(HashOf(TokenOf(share->bundle), false));
-    return step;
-  }
-
   bool Hear() {
     if (from_.over()) {
       source_->Shut();

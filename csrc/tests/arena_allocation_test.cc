@@ -13,6 +13,7 @@
 #include "arena/arena.h"
 #include "tests/arena_checksum.h"
 #include "tests/arena_process.h"
+#include "tests/texts.h"
 
 namespace {
 std::atomic<bool> short_of_memory{false};
@@ -180,7 +181,7 @@ TEST_F(ArenaTest, RefusesWhenTheSystemIsShortOfMemoryAndAsksItAgain) {
   EXPECT_TRUE(Copy(reserved - kMiB / 2)) << "what it has, it gives";
   std::string why;
   EXPECT_FALSE(Arena::Create(kMiB, 1, &why));
-  EXPECT_NE(why.find("the system has no memory for"), std::string::npos) << why;
+  EXPECT_HAS(why, "the system has no memory for");
   short_of_memory = false;
   const bool again = Copy(kMiB);
   if (std::chrono::steady_clock::now() - asked < std::chrono::seconds(1)) {

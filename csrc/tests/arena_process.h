@@ -74,6 +74,13 @@ inline bool ShortBacklog(int callers) {
   return !somaxconn.fail();
 }
 
+// The descriptor that the next file will get.
+inline int NextDescriptor() {
+  const int fd = dup(0);
+  close(fd);
+  return fd;
+}
+
 // The number of open descriptors of this process.
 inline int OpenFds() {
   const std::filesystem::directory_iterator all("/proc/self/fd");

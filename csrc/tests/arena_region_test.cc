@@ -179,13 +179,6 @@ TEST(RegionBetweenProcesses, NoOtherUserCanOpenIt) {
   });
 }
 
-// The descriptor that the next file will get.
-int NextDescriptor() {
-  const int fd = dup(0);
-  close(fd);
-  return fd;
-}
-
 TEST(DescriptorWatch, SeesAnotherFileInItsPlaceAndLeavesItAlone) {
   const int fd = NextDescriptor();
   {

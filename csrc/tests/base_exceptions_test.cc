@@ -14,6 +14,7 @@
 #include "base/exceptions.h"
 #include "base/threads.h"
 #include "tests/arena_process.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
@@ -34,7 +35,7 @@ TEST(Guarded, GivesWhatTheBodyGivesOrSaysWhatItThrew) {
   for (const auto& one : cases) {
     const Outcome outcome = Guarded(one.body);
     EXPECT_EQ(outcome.code, one.code);
-    EXPECT_NE(outcome.message.find(one.text), std::string::npos) << outcome.message;
+    EXPECT_HAS(outcome.message, one.text);
   }
 }
 
@@ -53,7 +54,7 @@ TEST(GuardedBetweenProcesses, FindsWordsWhereThereIsNoMemory) {
     });
     EXPECT_EQ(outcome.code, kResourceExhausted);
     const std::string quoted = "channel train: " + outcome.message + std::string(1000, '.');
-    EXPECT_NE(quoted.find("no more memory"), std::string::npos);
+    EXPECT_HAS(quoted, "no more memory");
   });
 }
 #endif

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +20,7 @@
 #include "plan/plan.h"
 #include "rows/leaves.h"
 #include "tests/column_samples.h"
-#include "tests/unsaved_pipeline.h"
+#include "tests/made_up_pipeline.h"
 
 namespace hvdata {
 
@@ -36,6 +37,12 @@ struct CacheElements {
   int64_t odd_element = -1;                // the rows of reader 0's element with this number have another shape
   std::function<void(uint64_t element)> before = nullptr;  // called before reader 0 yields the element
 
+  // Reader 0 yields this element when the promise is kept.
+  void WaitBefore(uint64_t element, std::promise<void>* promise) {
+    before = [element, kept = promise->get_future().share()](uint64_t next) {
+      if (next == element) kept.wait();
+    };
+  }
   ChannelConfig Config() const {
     constexpr int kRows = static_cast<int>(EmptyRule::kRows), kSplits = static_cast<int>(EmptyRule::kRowSplits);
     constexpr int kEntries = static_cast<int>(EmptyRule::kEntries), kShape = static_cast<int>(EmptyRule::kDenseShape);
@@ -104,7 +111,7 @@ inline Shared SharedOf(const Columns& share) {
   return rows;
 }
 
-class ElementsPipeline : public UnsavedPipeline {
+class ElementsPipeline : public MadeUpPipeline {
  public:
   ElementsPipeline(const CacheElements& elements, int reader, std::atomic<uint64_t>* pulled)
       : elements_(elements), reader_(reader), pulled_(pulled) {}
@@ -126,7 +133,6 @@ class ElementsPipeline : public UnsavedPipeline {
   const CacheElements& elements_;
   const int reader_;
   std::atomic<uint64_t>* const pulled_;
-  uint64_t next_ = 0;
 };
 
 // ---- The oracle: what each trainer gets in an epoch.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cache_job.h"
-#include "captured_lines.h"
+#include "texts.h"
 
 namespace hvdata {
 namespace {
@@ -21,27 +21,6 @@ CacheJob::Options Faulty(plan::Batch batch = plan::Batch::kGlobal) {
   options.elements.rows = {std::vector<int64_t>(12, 8)};
   options.batch = batch;
   return options;
-}
-
-std::vector<std::vector<Shared>> Oracle(const CacheJob& job, uint64_t number) {
-  const CacheJob::Options& options = job.options();
-  const CacheOracle oracle(options.elements, options.batch, options.remainder, options.shuffle, options.seed);
-  return oracle.Epoch(4, number);
-}
-
-void ExpectWholeEpoch(CacheJob* job, uint64_t number) {
-  const auto all = RunEpoch(job);
-  for (size_t t = 0; t < all.size(); ++t) {
-    EXPECT_TRUE(all[t]->end) << all[t]->outcome.Text();
-    EXPECT_EQ(all[t]->shares, Oracle(*job, number)[t]) << "epoch " << number << ", rank " << t;
-  }
-}
-
-// The first `steps` shares of an epoch.
-std::vector<Shared> Front(const CacheJob& job, uint64_t number, size_t trainer, size_t steps) {
-  auto shares = Oracle(job, number)[trainer];
-  shares.resize(std::min(shares.size(), steps));
-  return shares;
 }
 
 class CacheFaults : public testing::TestWithParam<plan::Batch> {};
@@ -55,13 +34,13 @@ TEST_P(CacheFaults, AfterAnErrorOfThePipelineTheNextEpochLoadsAnew) {
       CacheJob job(options);
       const auto all = RunEpoch(&job);
       for (size_t t = 0; t < all.size(); ++t) {
-        EXPECT_EQ(all[t]->shares, Front(job, 1, t, GetParam() == plan::Batch::kGlobal ? at : at / 4));
+        EXPECT_EQ(all[t]->shares, OracleOf(job, 1, 0, GetParam() == plan::Batch::kGlobal ? at : at / 4)[t]);
         EXPECT_EQ(all[t]->outcome.code, kDataLoss);
         EXPECT_EQ(all[t]->outcome.Text(), "[reader 0 on a, channel train (load), epoch 1, step " + std::to_string(at) +
                                               "] the pipeline has failed");
       }
-      ExpectWholeEpoch(&job, 2);
-      ExpectWholeEpoch(&job, 3);
+      ExpectEpoch(&job, 2);
+      ExpectEpoch(&job, 3);
       EXPECT_EQ(job.pulled(), at + 12);
     }
   }
@@ -77,7 +56,7 @@ TEST_P(CacheFaults, AnErrorBehindALeftEpochIsMetOnce) {
     const auto all = RunEpoch(&job);
     for (size_t t = 0; t < all.size(); ++t) {
       if (all[t]->end)
-        EXPECT_EQ(all[t]->shares, Oracle(job, number)[t]);
+        EXPECT_EQ(all[t]->shares, OracleOf(job, number)[t]);
       else
         EXPECT_EQ(all[t]->outcome.message, "the pipeline has failed") << all[t]->outcome.Text();
       EXPECT_EQ(all[t]->end, all[0]->end);
@@ -90,13 +69,10 @@ TEST_P(CacheFaults, AnErrorBehindALeftEpochIsMetOnce) {
 // The load fails when the second epoch has begun. In the first one, the keepers were ahead of the ranks.
 TEST_P(CacheFaults, AnEpochKeepsItsLoad) {
   std::promise<void> fail;
-  const std::shared_future<void> may_fail(fail.get_future());
   CacheJob::Options options = Faulty(GetParam());
   options.shuffle = false;
   options.elements.fails_at = 9;
-  options.elements.before = [&](uint64_t element) {
-    if (element == 9) may_fail.wait();
-  };
+  options.elements.WaitBefore(9, &fail);
   CacheJob job(options);
   const bool global = GetParam() == plan::Batch::kGlobal;
   RunEpoch(&job, global ? 8 : 1);
@@ -106,10 +82,10 @@ TEST_P(CacheFaults, AnEpochKeepsItsLoad) {
   });
   const auto all = RunEpoch(&job);
   for (size_t t = 0; t < all.size(); ++t) {
-    EXPECT_EQ(all[t]->shares, Front(job, 2, t, global ? 9 : 2));
+    EXPECT_EQ(all[t]->shares, OracleOf(job, 2, 0, global ? 9 : 2)[t]);
     EXPECT_EQ(all[t]->outcome.message, "the pipeline has failed") << all[t]->outcome.Text();
   }
-  for (uint64_t number = 3; number <= 4; ++number) ExpectWholeEpoch(&job, number);
+  for (uint64_t number = 3; number <= 4; ++number) ExpectEpoch(&job, number);
   EXPECT_EQ(job.pulled(), 9u + 12);
   fails.join();
 }
@@ -117,19 +93,13 @@ TEST_P(CacheFaults, AnEpochKeepsItsLoad) {
 TEST_P(CacheFaults, RanksMayLeaveTheFirstEpoch) {
   for (const bool all : {false, true}) {
     CacheJob job(Faulty(GetParam()));
-    {
-      std::vector<std::thread> threads;
-      for (int t = 0; t < 4; ++t) {
-        threads.emplace_back([&, t] {
-          CacheIteration mine(&job, t);
-          mine.Take(all || t == 2 ? 1 : ~0ull);
-          if (all || t == 2) return;
-          EXPECT_EQ(mine.shares, Oracle(job, 1)[static_cast<size_t>(t)]);
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-    }
-    ExpectWholeEpoch(&job, 2);
+    OnThreads(4, [&](int t) {
+      CacheIteration mine(&job, t);
+      mine.Take(all || t == 2 ? 1 : ~0ull);
+      if (all || t == 2) return;
+      EXPECT_EQ(mine.shares, OracleOf(job, 1)[t]);
+    });
+    ExpectEpoch(&job, 2);
     EXPECT_EQ(job.pulled(), 12u);
   }
 }
@@ -138,33 +108,26 @@ TEST_P(CacheFaults, RanksMayLeaveTheFirstEpoch) {
 TEST_P(CacheFaults, ARankMayDepartAsTheLoadFails) {
   const size_t steps = GetParam() == plan::Batch::kGlobal ? 9 : 2;  // before the error
   for (unsigned random = 0; random < 6; ++random) {
-    const size_t departs = random % 4;
+    const int departs = static_cast<int>(random % 4);
     std::promise<void> fail;
-    const std::shared_future<void> may_fail(fail.get_future());
     CacheJob::Options options = Faulty(GetParam());
     options.random = random;
     options.elements.fails_at = 9;
-    options.elements.before = [&](uint64_t element) {
-      if (element == 9) may_fail.wait();
-    };
+    options.elements.WaitBefore(9, &fail);
     CacheJob job(options);
-    std::vector<std::thread> threads;
-    for (size_t t = 0; t < 4; ++t) {
-      threads.emplace_back([&, t] {
-        CacheIteration mine(&job, static_cast<int>(t));
-        mine.Take(t == departs ? 1 : steps);
-        if (t == departs) return fail.set_value(), job.Depart(static_cast<int>(t));
-        mine.Take();
-        EXPECT_EQ(mine.shares, Front(job, 1, t, steps));
-        EXPECT_EQ(mine.outcome.message, "the pipeline has failed") << mine.outcome.Text();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    OnThreads(4, [&](int t) {
+      CacheIteration mine(&job, t);
+      mine.Take(t == departs ? 1 : steps);
+      if (t == departs) return fail.set_value(), job.Depart(t);
+      mine.Take();
+      EXPECT_EQ(mine.shares, OracleOf(job, 1, 0, steps)[t]);
+      EXPECT_EQ(mine.outcome.message, "the pipeline has failed") << mine.outcome.Text();
+    });
     for (uint64_t number = 2; number <= 3; ++number) {
       const auto all = RunEpoch(&job);
-      for (size_t t = 0; t < all.size(); ++t) {
+      for (int t = 0; t < 4; ++t) {
         if (t == departs) continue;
-        EXPECT_EQ(all[t]->shares, Oracle(job, number)[t]) << all[t]->outcome.Text();
+        EXPECT_EQ(all[t]->shares, OracleOf(job, number)[t]) << all[t]->outcome.Text();
       }
     }
     EXPECT_EQ(job.pulled(), 9u + 12);
@@ -175,16 +138,12 @@ TEST_P(CacheFaults, ARankMayDepartAsTheLoadFails) {
 TEST_P(CacheFaults, ARankMayLeaveEachEpoch) {
   CacheJob job(Faulty(GetParam()));
   for (uint64_t number = 1; number <= 20; ++number) {
-    std::vector<std::thread> threads;
-    for (size_t t = 0; t < 4; ++t) {
-      threads.emplace_back([&, t] {
-        CacheIteration mine(&job, static_cast<int>(t));
-        const uint64_t most = t == number % 4 ? 1 + number % 3 : ~0ull;
-        mine.Take(most);
-        EXPECT_EQ(mine.shares, Front(job, number, t, most)) << "epoch " << number << ", rank " << t;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    OnThreads(4, [&](int t) {
+      CacheIteration mine(&job, t);
+      const uint64_t most = t == static_cast<int>(number % 4) ? 1 + number % 3 : ~0ull;
+      mine.Take(most);
+      EXPECT_EQ(mine.shares, OracleOf(job, number, 0, most)[t]) << "epoch " << number << ", rank " << t;
+    });
   }
   EXPECT_EQ(job.pulled(), 12u);
 }
@@ -196,9 +155,9 @@ TEST_P(CacheFaults, AFullStoreIsAnErrorOfEveryEpoch) {
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (const auto& of_rank : RunEpoch(&job)) {
       EXPECT_EQ(of_rank->outcome.code, kResourceExhausted);
-      EXPECT_NE(of_rank->outcome.Text().find("the cache of this host is full"), std::string::npos);
-      EXPECT_NE(of_rank->outcome.Text().find("[keeper "), std::string::npos) << of_rank->outcome.Text();
-      EXPECT_NE(of_rank->outcome.Text().find("Raise HOROVOD_DATA_CACHE_GB"), std::string::npos);
+      EXPECT_HAS(of_rank->outcome.Text(), "the cache of this host is full");
+      EXPECT_HAS(of_rank->outcome.Text(), "[keeper ");
+      EXPECT_HAS(of_rank->outcome.Text(), "Raise HOROVOD_DATA_CACHE_GB");
       EXPECT_TRUE(epoch == 0 || of_rank->shares.empty());
     }
   }
@@ -209,7 +168,7 @@ TEST_P(CacheFaults, WhatDoesNotFitLiesInAFolder) {
   options.cache_bytes = 3000;
   options.cache_folder = "/tmp";
   CacheJob job(options);
-  for (uint64_t number = 1; number <= 2; ++number) ExpectWholeEpoch(&job, number);
+  for (uint64_t number = 1; number <= 2; ++number) ExpectEpoch(&job, number);
 }
 
 INSTANTIATE_TEST_SUITE_P(Batches, CacheFaults, testing::Values(plan::Batch::kGlobal, plan::Batch::kPerRank));
@@ -233,29 +192,24 @@ TEST(CacheLoad, InLoadOrderRowsMayDiffer) {
   options.elements.odd_element = 5;
   options.shuffle = false;
   CacheJob job(options);
-  for (uint64_t number = 1; number <= 2; ++number) ExpectWholeEpoch(&job, number);
+  for (uint64_t number = 1; number <= 2; ++number) ExpectEpoch(&job, number);
 }
 
 // The second epoch waits for the rest of the load, and says so.
 TEST(CacheLoad, AWaitingRankLearnsHowMuchIsLoaded) {
   std::promise<void> go_on;
-  const std::shared_future<void> may_go_on(go_on.get_future());
   CacheJob::Options options = Faulty();
-  options.elements.before = [&](uint64_t element) {
-    if (element == 6) may_go_on.wait();
-  };
+  options.elements.WaitBefore(6, &go_on);
   options.stall = 0.3;
   CacheJob job(options);
   RunEpoch(&job, 1);
   CaptureLines();
-  std::thread epoch([&] { ExpectWholeEpoch(&job, 2); });
+  std::thread epoch([&] { ExpectEpoch(&job, 2); });
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   go_on.set_value();
   epoch.join();
   const std::string lines = CapturedLines();
-  EXPECT_NE(lines.find("waits for step 0: cache: 6 steps, 0.0 MiB loaded; next comes the share of reader 0 on a"),
-            std::string::npos)
-      << lines;
+  EXPECT_HAS(lines, "waits for step 0: cache: 6 steps, 0.0 MiB loaded; next comes the share of reader 0 on a");
 }
 
 }  // namespace

@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole job with cache="job" in one process. Readers run the dealer of deal/, keepers that of cache/. A thread for
-// each member delivers what was sent to it: in order from each sender and channel, at random among these.
+// A whole job with cache="job" in one process. Readers run the dealer of deal/, keepers that of cache/.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,7 +18,9 @@
 #include "channel/sink.h"
 #include "channel/source.h"
 #include "deal/dealer.h"
-#include "rows/bundle.h"
+#include "member_network.h"
+#include "on_threads.h"
+#include "rows/fingerprints.h"
 #include "rows/gather.h"
 
 namespace hvdata {
@@ -49,14 +41,17 @@ class CacheJob {
     double stall = 15;
   };
 
-  explicit CacheJob(Options options) : options_(std::move(options)) {
-    for (size_t m = 0; m < options_.members.size(); ++m)
-      nodes_.push_back(std::make_unique<Node>(static_cast<int>(m), options_.members));
+  explicit CacheJob(Options options)
+      : options_(std::move(options)),
+        network_(options_.members.size(), options_.random,
+                 [this](int to, int from, wire::Header header, BundlePtr bundle) {
+                   Dispatch(nodes_[to].get(), from, std::move(header), std::move(bundle));
+                 }) {
+    for (int m = 0; m < network_.members(); ++m) nodes_.push_back(std::make_unique<Node>(m, options_.members));
     for (auto& node : nodes_) Make(node.get());
     for (auto& node : nodes_) {
-      node->network = std::thread([this, its = node.get()] { DeliverAll(its); });
       if (node->load_source) node->reader = std::thread([this, its = node.get()] { DealLoads(its); });
-      if (node->kept_source) node->dealer = std::thread([this, its = node.get()] { DealEpochs(its); });
+      if (node->kept_source) node->dealer = std::thread([its = node.get()] { DealEpochs(its); });
     }
   }
 
@@ -73,22 +68,12 @@ class CacheJob {
     for (auto& node : nodes_) {
       if (node->reader.joinable()) node->reader.join();
     }
-    for (auto& node : nodes_) {
-      {
-        const std::lock_guard lock(node->mu);
-        node->stop = true;
-        node->changed.notify_all();
-      }
-      node->network.join();
-    }
   }
 
   int trainers() const { return nodes_[0]->world.trainer_count(); }
   const Options& options() const { return options_; }
   Sink& sink(int trainer) { return *NodeOf(trainer).kept_sink; }
-  Keeper& keeper(int number) {
-    return *nodes_[static_cast<size_t>(nodes_[0]->world.keepers[static_cast<size_t>(number)])]->keeper;
-  }
+  Keeper& keeper(int number) { return *nodes_[nodes_[0]->world.keepers[number]]->keeper; }
   // The rank ends its program.
   void Depart(int trainer) {
     sink(trainer).Depart({kUnavailable, "the program has ended"});
@@ -128,36 +113,23 @@ class CacheJob {
 
  private:
   enum Channel : uint32_t { kLoad = 1, kKept = 2 };
-  struct Item {
-    wire::Header header;
-    BundlePtr bundle;
-  };
   struct Node {
     Node(int self, const std::vector<Member>& members)
         : world(World::Of(self, members)),
           load_world(world.As(View::kLoad)),
           kept_world(world.As(View::kKept)),
-          post(&world,
-               std::make_unique<HostLinks>(world, Payload::kMessage, 0,
-                                           [](const std::string& mine) { return std::vector{mine}; }),
-               {}) {}
+          post(PostOf(&world)) {}
 
     const World world, load_world, kept_world;
-    Post post;
+    const std::unique_ptr<Post> post;
     std::shared_ptr<Source> load_source, kept_source;
     std::shared_ptr<Sink> load_sink, kept_sink;
     std::unique_ptr<Keeper> keeper;
     std::array<std::unique_ptr<Certifier>, 2> certifiers;  // on the first reader, and on the first keeper
-    std::thread network, reader, dealer;
-    std::mutex mu;
-    std::condition_variable changed;
-    std::map<std::pair<int, uint32_t>, std::deque<Item>> inbox;  // by sender and channel; none is empty
-    bool stop = false;
+    std::thread reader, dealer;
   };
 
-  Node& NodeOf(int trainer) {
-    return *nodes_[static_cast<size_t>(nodes_[0]->world.trainers[static_cast<size_t>(trainer)])];
-  }
+  Node& NodeOf(int trainer) { return *nodes_[nodes_[0]->world.trainers[trainer]]; }
 
   ChannelConfig ConfigOf(Channel channel) const {
     ChannelConfig config = options_.elements.Config();
@@ -180,7 +152,7 @@ class CacheJob {
 
   void Make(Node* node) {
     const auto send = [this, node](int member, wire::Header header, const Share* share) {
-      Send(node, member, std::move(header), share);
+      network_.Send(node->world.self, member, std::move(header), share);
     };
     const World& world = node->world;
     if (world.me().reads()) node->load_source = std::make_shared<Source>(ConfigOf(kLoad), &node->load_world, 60, send);
@@ -189,7 +161,7 @@ class CacheJob {
     if (world.me().keeper >= 0) {
       node->load_sink = std::make_shared<Sink>(ConfigOf(kLoad), &node->load_world, 15, 0, send);
       node->kept_source = std::make_shared<Source>(ConfigOf(kKept), &node->kept_world, 60, send);
-      node->keeper = std::make_unique<Keeper>(node->load_sink, node->kept_source, &node->post);
+      node->keeper = std::make_unique<Keeper>(node->load_sink, node->kept_source, node->post.get());
     }
     if (node->load_world.readers[0] == world.self)
       node->certifiers[0] = std::make_unique<Certifier>(&node->load_world, send, "");
@@ -199,48 +171,8 @@ class CacheJob {
 
   void Leave(Node* node, Channel channel) {
     const World& world = channel == kLoad ? node->load_world : node->kept_world;
-    for (const int reader : world.sources) Send(node, reader, MakeHeader(channel, 0, wire::Release()), nullptr);
-  }
-
-  // A share for another process, as it comes there.
-  static BundlePtr Landed(const Share& share) {
-    std::vector<wire::Component> components = share.components;
-    for (wire::Component& component : components) component.where = wire::Where::kMessage;
-    const Destination destination = LandShare(components, std::vector<Block>(components.size()));
-    for (size_t i = 0; i < share.blocks.size(); ++i) {
-      if (share.blocks[i].size > 0) std::memcpy(destination.places[i], share.blocks[i].data, share.blocks[i].size);
-    }
-    return destination.owner;
-  }
-
-  void Send(Node* from, int to, wire::Header header, const Share* share) {
-    BundlePtr bundle;
-    if (share != nullptr) bundle = to == from->world.self ? share->bundle : Landed(*share);
-    Node& node = *nodes_[static_cast<size_t>(to)];
-    const std::lock_guard lock(node.mu);
-    const std::pair key{from->world.self, header.channel};
-    node.inbox[key].push_back({std::move(header), std::move(bundle)});
-    node.changed.notify_all();
-  }
-
-  void DeliverAll(Node* node) {
-    std::mt19937 random(options_.random * 31 + static_cast<unsigned>(node->world.self));
-    for (;;) {
-      Item item;
-      int from = 0;
-      {
-        std::unique_lock lock(node->mu);
-        node->changed.wait(lock, [&] { return node->stop || !node->inbox.empty(); });
-        if (node->inbox.empty()) return;
-        const auto pick = std::next(node->inbox.begin(), static_cast<int>(random() % node->inbox.size()));
-        from = pick->first.first;
-        item = std::move(pick->second.front());
-        pick->second.pop_front();
-        if (pick->second.empty()) node->inbox.erase(pick);
-      }
-      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
-      Dispatch(node, from, std::move(item.header), std::move(item.bundle));
-    }
+    for (const int reader : world.sources)
+      network_.Send(world.self, reader, MakeHeader(channel, 0, wire::Release()), nullptr);
   }
 
   static void Dispatch(Node* node, int from, wire::Header header, BundlePtr bundle) {
@@ -254,26 +186,22 @@ class CacheJob {
   }
 
   void DealLoads(Node* node) {
-    uint64_t number = 0;
-    for (int64_t next = 0; (next = node->load_source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
-      if (next == 0) continue;
+    ForEachEpoch(node->load_source.get(), [&](uint64_t epoch, uint64_t) {
       const auto make = [&] {
         return std::make_unique<ElementsPipeline>(options_.elements, node->world.me().reader, &pulled_);
       };
-      DealEpoch(node->load_source.get(), &node->post, make, static_cast<uint64_t>(next), false, {});
-    }
+      DealEpoch(node->load_source.get(), node->post.get(), make, epoch, false, {});
+    });
   }
 
   static void DealEpochs(Node* node) {
-    uint64_t number = 0;
-    for (int64_t next = 0; (next = node->kept_source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
-      if (next > 0) node->keeper->Deal(static_cast<uint64_t>(next), number);
-    }
+    ForEachEpoch(node->kept_source.get(), [&](uint64_t epoch, uint64_t number) { node->keeper->Deal(epoch, number); });
   }
 
   const Options options_;
   std::atomic<uint64_t> pulled_{0};
   std::vector<std::unique_ptr<Node>> nodes_;
+  MemberNetwork network_;  // it delivers to the nodes, and so ends before them
 };
 
 // One iteration over a trainer's part of the channel.
@@ -306,21 +234,41 @@ class CacheIteration {
   const int trainer_;
 };
 
+using CacheIterations = std::vector<std::unique_ptr<CacheIteration>>;
+
 // One epoch of all trainers: each takes up to `most` shares. `begin`: called before, on the trainer's thread.
-inline std::vector<std::unique_ptr<CacheIteration>> RunEpoch(
-    CacheJob* job, uint64_t most = ~0ull, const std::function<void(int trainer, CacheIteration*)>& begin = nullptr) {
-  std::vector<std::unique_ptr<CacheIteration>> all;
-  std::vector<std::thread> threads;
+inline CacheIterations RunEpoch(CacheJob* job, uint64_t most = ~0ull,
+                                const std::function<void(int trainer, CacheIteration*)>& begin = nullptr) {
+  CacheIterations all;
   for (int t = 0; t < job->trainers(); ++t) all.push_back(std::make_unique<CacheIteration>(job, t));
-  for (int t = 0; t < job->trainers(); ++t) {
-    threads.emplace_back([&, t] {
-      CacheIteration* const mine = all[static_cast<size_t>(t)].get();
-      if (begin) begin(t, mine);
-      mine->Take(most);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnThreads(job->trainers(), [&](int t) {
+    if (begin) begin(t, all[t].get());
+    all[t]->Take(most);
+  });
   return all;
 }
+
+// Shares `from` up to `to` of epoch `number`, by trainer.
+inline std::vector<std::vector<Shared>> OracleOf(const CacheJob& job, uint64_t number, size_t from = 0,
+                                                 size_t to = ~size_t{0}) {
+  const CacheJob::Options& options = job.options();
+  const CacheOracle oracle(options.elements, options.batch, options.remainder, options.shuffle, options.seed);
+  auto shares = oracle.Epoch(job.trainers(), number);
+  for (auto& its : shares) {
+    its.resize(std::min(its.size(), to));
+    its.erase(its.begin(), its.begin() + static_cast<std::ptrdiff_t>(from));
+  }
+  return shares;
+}
+
+// All ranks have got the shares of epoch `number`, from share `from` to the end.
+inline void ExpectEpoch(const CacheJob& job, const CacheIterations& all, uint64_t number, size_t from = 0) {
+  const auto expected = OracleOf(job, number, from);
+  for (size_t t = 0; t < all.size(); ++t) {
+    EXPECT_TRUE(all[t]->end) << "epoch " << number << ", rank " << t << ": " << all[t]->outcome.Text();
+    EXPECT_EQ(all[t]->shares, expected[t]) << "epoch " << number << ", rank " << t;
+  }
+}
+inline void ExpectEpoch(CacheJob* job, uint64_t number) { ExpectEpoch(*job, RunEpoch(job), number); }
 
 }  // namespace hvdata

@@ -30,17 +30,6 @@ CacheElements Uneven(size_t readers) {
   return elements;
 }
 
-void ExpectEpoch(CacheJob* job, uint64_t number) {
-  const CacheJob::Options& options = job->options();
-  const CacheOracle oracle(options.elements, options.batch, options.remainder, options.shuffle, options.seed);
-  const auto expected = oracle.Epoch(job->trainers(), number);
-  const auto all = RunEpoch(job);
-  for (size_t t = 0; t < all.size(); ++t) {
-    EXPECT_TRUE(all[t]->end) << "epoch " << number << ", rank " << t << ": " << all[t]->outcome.Text();
-    EXPECT_EQ(all[t]->shares, expected[t]) << "epoch " << number << ", rank " << t;
-  }
-}
-
 using Layout = std::pair<std::vector<Member>, size_t>;  // and the number of readers
 using Shape = std::tuple<int, plan::Batch, plan::Remainder, bool>;
 
@@ -73,9 +62,9 @@ INSTANTIATE_TEST_SUITE_P(All, CacheShapes,
                                                           plan::Remainder::kPad, plan::Remainder::kRepeat),
                                           testing::Bool()));
 
-// No row, one row, and fewer rows than ranks.
+// No element, no row, one row, and fewer rows than ranks.
 TEST(CacheJob, LittleData) {
-  for (const auto& rows : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1, 0, 2}}) {
+  for (const auto& rows : std::vector<std::vector<int64_t>>{{}, {0}, {1}, {0, 1, 0, 2}}) {
     for (const plan::Batch batch : {plan::Batch::kGlobal, plan::Batch::kPerRank}) {
       for (int remainder = 0; remainder < 4; ++remainder) {
         CacheJob::Options options;
@@ -89,14 +78,6 @@ TEST(CacheJob, LittleData) {
       }
     }
   }
-}
-
-TEST(CacheJob, WithoutElementsEveryEpochIsEmpty) {
-  CacheJob::Options options;
-  options.members = ThreeHosts();
-  options.elements.rows = {{}};
-  CacheJob job(options);
-  for (uint64_t number = 1; number <= 2; ++number) ExpectEpoch(&job, number);
 }
 
 TEST(CacheJob, EachHostHasItsPart) {

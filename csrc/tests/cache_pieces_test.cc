@@ -9,6 +9,7 @@
 
 #include "cache/piece_maker.h"
 #include "tests/column_samples.h"
+#include "tests/member_network.h"
 
 namespace hvdata {
 namespace {
@@ -20,10 +21,7 @@ class PiecesTest : public testing::Test {
  protected:
   PiecesTest()
       : world_(World::Of(0, {{"a", 0, 0, 0, 0}, {"a", 0, 0, -1, 1}, {"b", 0, 0, -1, 2}}).As(View::kKept)),
-        post_(&world_,
-              std::make_unique<HostLinks>(world_, Payload::kMessage, 0,
-                                          [](const std::string& mine) { return std::vector{mine}; }),
-              {}) {
+        post_(PostOf(&world_)) {
     config_.name = "train";
     config_.view = View::kKept;
     config_.component_names = {"ids", "costs"};
@@ -36,13 +34,13 @@ class PiecesTest : public testing::Test {
 
   std::vector<PieceMaker::Piece> Make(int64_t units, const std::vector<PieceMaker::Unit>& held, const Columns* model) {
     std::vector<PieceMaker::Piece> pieces;
-    const Outcome outcome = PieceMaker(config_, world_, &post_).Make(units, held, model, &pieces);
+    const Outcome outcome = PieceMaker(config_, world_, post_.get()).Make(units, held, model, &pieces);
     EXPECT_TRUE(outcome.ok()) << outcome.message;
     return pieces;
   }
 
   const World world_;
-  Post post_;
+  const std::unique_ptr<Post> post_;
   ChannelConfig config_;
   const Columns element_{Vector<int64_t>({10, 11, 12, 13}), Vector<float>({1, 2, 3, 4})};
 };

@@ -12,6 +12,7 @@
 
 #include "cache/kept_state.h"
 #include "cache_job.h"
+#include "texts.h"
 
 namespace hvdata {
 namespace {
@@ -29,42 +30,30 @@ CacheJob::Options Saving(plan::Batch batch) {
   return options;
 }
 
-CacheOracle OracleOf(const CacheJob& job) {
-  const CacheJob::Options& options = job.options();
-  return {options.elements, options.batch, options.remainder, options.shuffle, options.seed};
-}
-
 // Saves each rank's iterator.
-std::vector<SinkState> SavedBy(CacheJob* job, const std::vector<std::unique_ptr<CacheIteration>>& all) {
+std::vector<SinkState> SavedBy(CacheJob* job, const CacheIterations& all) {
   std::vector<SinkState> states(all.size());
-  std::vector<std::thread> threads;
-  for (size_t t = 0; t < all.size(); ++t) {
-    threads.emplace_back([&, t] {
-      const Outcome outcome = job->sink(static_cast<int>(t)).Save(&all[t]->iterator, &states[t]);
-      EXPECT_TRUE(outcome.ok()) << outcome.Text();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnThreads(job->trainers(), [&](int t) {
+    const Outcome outcome = job->sink(t).Save(&all[t]->iterator, &states[t]);
+    EXPECT_TRUE(outcome.ok()) << outcome.Text();
+  });
   return states;
 }
 
-// All ranks go on to the end of the epoch. Returns each rank's shares.
-std::vector<std::vector<Shared>> RestOf(const std::vector<std::unique_ptr<CacheIteration>>& all) {
-  std::vector<std::thread> threads;
-  for (const auto& of_rank : all) {
-    of_rank->shares.clear();
-    threads.emplace_back([&] { of_rank->Take(); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::vector<std::vector<Shared>> rest;
-  for (const auto& of_rank : all) rest.push_back(of_rank->shares);
-  return rest;
+std::vector<std::vector<Shared>> SharesOf(const CacheIterations& all) {
+  std::vector<std::vector<Shared>> shares;
+  for (const auto& of_rank : all) shares.push_back(of_rank->shares);
+  return shares;
 }
 
 // Runs `epochs` epochs, and then `steps` steps of the next one. Returns each rank's state.
 std::vector<SinkState> SavedAfter(CacheJob* job, uint64_t epochs, uint64_t steps) {
   for (uint64_t i = 0; i < epochs; ++i) RunEpoch(job);
   return SavedBy(job, RunEpoch(job, steps));
+}
+std::vector<SinkState> SavedAfter(const CacheJob::Options& options, uint64_t epochs, uint64_t steps) {
+  CacheJob job(options);
+  return SavedAfter(&job, epochs, steps);
 }
 
 // As many states as the job has ranks.
@@ -76,13 +65,11 @@ auto RunRestored(CacheJob* job, const std::vector<SinkState>& states, uint64_t m
 }
 
 // All rows of the shares, in any order, without filler rows.
-Shared RowsOf(const std::vector<std::vector<Shared>>& shares, size_t from) {
+Shared RowsOf(const std::vector<std::vector<Shared>>& shares) {
   Shared rows;
   for (const auto& of_rank : shares) {
-    for (size_t s = from; s < of_rank.size(); ++s) {
-      std::copy_if(of_rank[s].begin(), of_rank[s].end(), std::back_inserter(rows),
-                   [](auto& row) { return !row.second; });
-    }
+    for (const Shared& share : of_rank)
+      std::copy_if(share.begin(), share.end(), std::back_inserter(rows), [](auto& row) { return !row.second; });
   }
   std::sort(rows.begin(), rows.end());
   return rows;
@@ -97,32 +84,17 @@ class CacheResume : public testing::TestWithParam<Where> {};
 
 TEST_P(CacheResume, TheEpochGoesOn) {
   const auto [batch, epochs, steps] = GetParam();
-  std::vector<SinkState> states;
-  {
-    CacheJob job(Saving(batch));
-    states = SavedAfter(&job, epochs, steps);
-    for (const SinkState::Lane& lane : states[0].lanes) EXPECT_LT(lane.reader_state.size(), 300u);
-  }
+  const std::vector<SinkState> states = SavedAfter(Saving(batch), epochs, steps);
+  for (const SinkState::Lane& lane : states[0].lanes) EXPECT_LT(lane.reader_state.size(), 300u);
   CacheJob job(Saving(batch));
-  const auto all = RunRestored(&job, states);
-  const auto expected = OracleOf(job).Epoch(4, epochs + 1);
-  for (size_t t = 0; t < all.size(); ++t) {
-    EXPECT_TRUE(all[t]->end) << all[t]->outcome.Text();
-    EXPECT_EQ(all[t]->shares,
-              std::vector<Shared>(expected[t].begin() + static_cast<std::ptrdiff_t>(steps), expected[t].end()));
-  }
-  const auto next = RunEpoch(&job);
-  for (size_t t = 0; t < next.size(); ++t) EXPECT_EQ(next[t]->shares, OracleOf(job).Epoch(4, epochs + 2)[t]);
+  ExpectEpoch(job, RunRestored(&job, states), epochs + 1, steps);
+  ExpectEpoch(&job, epochs + 2);
   EXPECT_EQ(job.pulled(), 12u) << "the load runs once";
 }
 
 TEST_P(CacheResume, WithOtherRanksAndHostsEveryRowComesOnce) {
   const auto [batch, epochs, steps] = GetParam();
-  std::vector<SinkState> states;
-  {
-    CacheJob job(Saving(batch));
-    states = SavedAfter(&job, epochs, steps);
-  }
+  const std::vector<SinkState> states = SavedAfter(Saving(batch), epochs, steps);
   CacheJob::Options options = Saving(batch);
   options.members = ThreeRanks();
   options.cache_bytes = 1000, options.cache_folder = "/tmp";  // the other rows are in files
@@ -131,18 +103,15 @@ TEST_P(CacheResume, WithOtherRanksAndHostsEveryRowComesOnce) {
   {
     CacheJob job(options);
     const auto all = RunRestored(&job, states, 1);  // one more step, and saves again
-    again.resize(all.size());
-    for (size_t t = 0; t < all.size(); ++t) {
-      EXPECT_TRUE(job.sink(static_cast<int>(t)).Save(&all[t]->iterator, &again[t]).ok());
-      taken.push_back(all[t]->shares);
-    }
+    again = SavedBy(&job, all);
+    taken = SharesOf(all);
   }
   CacheJob job(Saving(batch));
   for (const auto& of_rank : RunRestored(&job, again)) {
     EXPECT_TRUE(of_rank->end) << of_rank->outcome.Text();
     taken.push_back(of_rank->shares);
   }
-  EXPECT_EQ(RowsOf(taken, 0), RowsOf(OracleOf(job).Epoch(4, epochs + 1), steps));
+  EXPECT_EQ(RowsOf(taken), RowsOf(OracleOf(job, epochs + 1, steps)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, CacheResume,
@@ -152,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Places, CacheResume,
 
 // The part of a record that does not depend on the ranks: counts, and digests.
 std::string DeliveredIn(const std::string& record) {
-  EXPECT_NE(record.find("\"verdict\": \"complete\""), std::string::npos) << record;
+  EXPECT_HAS(record, "\"verdict\": \"complete\"");
   const size_t counts = record.find("\"rows\""), of_ranks = record.find("\"rows_per_rank\"");
   return record.substr(counts, of_ranks - counts) + record.substr(record.find("\"order\""));
 }
@@ -162,16 +131,12 @@ std::string DeliveredIn(const std::string& record) {
 void ExpectTheAccountGoesOn(CacheJob::Options options, uint64_t steps) {
   options.verify = true;
   std::string undisturbed;
-  std::vector<SinkState> states;
   {
     CacheJob job(options);
     RunEpoch(&job), RunEpoch(&job);
     undisturbed = job.Certificate(View::kKept);
   }
-  {
-    CacheJob job(options);
-    states = SavedAfter(&job, 1, steps);
-  }
+  const std::vector<SinkState> states = SavedAfter(options, 1, steps);
   {
     CacheJob job(options);
     for (const auto& of_rank : RunRestored(&job, states)) EXPECT_TRUE(of_rank->end) << of_rank->outcome.Text();
@@ -220,56 +185,53 @@ TEST(CacheState, RecordsAreAlikeOnAnyRanks) {
 }
 
 TEST(CacheState, AnotherOrderIsRefusedBeforeARow) {
-  for (const uint64_t epochs : {0, 2}) {
-    std::vector<SinkState> states;
-    {
-      CacheJob job(Saving(plan::Batch::kGlobal));
-      states = SavedAfter(&job, epochs, 3);
-    }
+  for (const auto& [epochs, longer] : {std::pair{0, false}, {2, false}, {2, true}}) {
+    const std::vector<SinkState> states = SavedAfter(Saving(plan::Batch::kGlobal), epochs, 3);
     CacheJob::Options options = Saving(plan::Batch::kGlobal);
-    options.elements.reorders = true;
+    options.elements.reorders = !longer;
+    if (longer) options.elements.rows[0].push_back(8);
     CacheJob job(options);
     for (const auto& of_rank : RunRestored(&job, states)) {
       EXPECT_TRUE(of_rank->shares.empty());
       EXPECT_EQ(of_rank->outcome.code, kDataLoss);
-      EXPECT_NE(of_rank->outcome.message.find("Give every shuffle a seed"), std::string::npos)
-          << of_rank->outcome.Text();
+      EXPECT_HAS(of_rank->outcome.message, "Give every shuffle a seed") << of_rank->outcome.Text();
     }
   }
 }
 
-// The first load fails. The second one has another order, and so has the second load of the restored job.
+// The first load fails. The second one has another order, and so has the second load of the restored job. Ranks save in
+// an epoch, or at its end.
 TEST(CacheState, ARestoredJobMakesTheLoadOfTheSavedOne) {
   for (const uint64_t epochs : {0, 1}) {
-    CacheJob::Options options = Saving(plan::Batch::kGlobal);
-    options.elements.reshuffles = true;
-    options.elements.fails_at = 9;
-    std::vector<SinkState> states;
-    std::vector<std::vector<Shared>> rest, next;
-    {
+    for (const uint64_t steps : {uint64_t{3}, ~uint64_t{0}}) {
+      CacheJob::Options options = Saving(plan::Batch::kGlobal);
+      options.elements.reshuffles = true;
+      options.elements.fails_at = 9;
+      std::vector<SinkState> states;
+      std::vector<std::vector<Shared>> rest, next;
+      {
+        CacheJob job(options);
+        for (const auto& of_rank : RunEpoch(&job)) EXPECT_EQ(of_rank->outcome.code, kDataLoss);
+        for (uint64_t i = 0; i < epochs; ++i) RunEpoch(&job);
+        const auto all = RunEpoch(&job, steps);
+        states = SavedBy(&job, all);
+        for (const auto& of_rank : all) of_rank->shares.clear();
+        OnThreads(4, [&](int t) { all[t]->Take(); });
+        rest = SharesOf(all);
+        next = SharesOf(RunEpoch(&job));
+      }
       CacheJob job(options);
-      for (const auto& of_rank : RunEpoch(&job)) EXPECT_EQ(of_rank->outcome.code, kDataLoss);
-      for (uint64_t i = 0; i < epochs; ++i) RunEpoch(&job);
-      const auto all = RunEpoch(&job, 3);
-      states = SavedBy(&job, all);
-      rest = RestOf(all);
-      for (const auto& of_rank : RunEpoch(&job)) next.push_back(of_rank->shares);
+      const auto all = RunRestored(&job, states);
+      for (const auto& of_rank : all) EXPECT_TRUE(of_rank->end) << of_rank->outcome.Text();
+      EXPECT_EQ(SharesOf(all), rest);
+      EXPECT_EQ(SharesOf(RunEpoch(&job)), next);
     }
-    CacheJob job(options);
-    const auto all = RunRestored(&job, states);
-    for (size_t t = 0; t < all.size(); ++t) {
-      EXPECT_TRUE(all[t]->end) << all[t]->outcome.Text();
-      EXPECT_EQ(all[t]->shares, rest[t]);
-    }
-    const auto after = RunEpoch(&job);
-    for (size_t t = 0; t < after.size(); ++t) EXPECT_EQ(after[t]->shares, next[t]);
   }
 }
 
 TEST(CacheState, RanksMaySaveAtDifferentSteps) {
   for (const plan::Batch batch : {plan::Batch::kGlobal, plan::Batch::kPerRank}) {
     for (const uint64_t epochs : {0, 1}) {
-      const auto steps = [](size_t t) { return static_cast<std::ptrdiff_t>(1 + t % 3); };
       std::vector<SinkState> states;
       {
         CacheJob job(Saving(batch));
@@ -279,10 +241,9 @@ TEST(CacheState, RanksMaySaveAtDifferentSteps) {
       }
       CacheJob job(Saving(batch));
       const auto all = RunRestored(&job, states);
-      const auto expected = OracleOf(job).Epoch(4, epochs + 1);
       for (size_t t = 0; t < all.size(); ++t) {
         EXPECT_TRUE(all[t]->end) << all[t]->outcome.Text();
-        EXPECT_EQ(all[t]->shares, std::vector<Shared>(expected[t].begin() + steps(t), expected[t].end()));
+        EXPECT_EQ(all[t]->shares, OracleOf(job, epochs + 1, 1 + t % 3)[t]);
       }
     }
   }
@@ -291,11 +252,8 @@ TEST(CacheState, RanksMaySaveAtDifferentSteps) {
 // Epoch 2 waits for the load, and has given nothing yet.
 TEST(CacheState, ARankMaySaveWhileAnEpochWaitsForTheLoad) {
   std::promise<void> go_on;
-  const std::shared_future<void> may_go_on(go_on.get_future());
   CacheJob::Options options = Saving(plan::Batch::kGlobal);
-  options.elements.before = [&](uint64_t element) {
-    if (element == 6) may_go_on.wait();
-  };
+  options.elements.WaitBefore(6, &go_on);
   std::vector<SinkState> states;
   {
     CacheJob job(options);
@@ -318,17 +276,12 @@ TEST(CacheState, ARankMaySaveWhileAnEpochWaitsForTheLoad) {
   EXPECT_EQ(state.number, 2u);
   EXPECT_EQ(state.steps, 6u);
   CacheJob job(Saving(plan::Batch::kGlobal));
-  const auto all = RunRestored(&job, states);
-  for (size_t t = 0; t < all.size(); ++t) EXPECT_EQ(all[t]->shares, OracleOf(job).Epoch(4, 2)[t]);
+  EXPECT_EQ(SharesOf(RunRestored(&job, states)), OracleOf(job, 2));
 }
 
 // The job has left its first epoch early, and then an epoch of another run is restored. The first load may fail.
 TEST(CacheState, AnEpochIsRestoredBehindALeftOne) {
-  std::vector<SinkState> states;
-  {
-    CacheJob job(Saving(plan::Batch::kGlobal));
-    states = SavedAfter(&job, 2, 3);
-  }
+  const std::vector<SinkState> states = SavedAfter(Saving(plan::Batch::kGlobal), 2, 3);
   for (const bool fails : {false, true}) {
     CacheJob::Options options = Saving(plan::Batch::kGlobal);
     if (fails) options.elements.fails_at = 9;
@@ -336,52 +289,13 @@ TEST(CacheState, AnEpochIsRestoredBehindALeftOne) {
     RunEpoch(&job, 2);
     auto all = RunRestored(&job, states);
     if (fails && !all[0]->end) all = RunRestored(&job, states);
-    for (size_t t = 0; t < all.size(); ++t) {
-      const auto expected = OracleOf(job).Epoch(4, 3)[t];
-      EXPECT_EQ(all[t]->shares, std::vector<Shared>(expected.begin() + 3, expected.end())) << all[t]->outcome.Text();
-    }
-    const auto next = RunEpoch(&job);
-    for (size_t t = 0; t < next.size(); ++t) EXPECT_EQ(next[t]->shares, OracleOf(job).Epoch(4, 4)[t]);
+    ExpectEpoch(job, all, 3, 3);
+    ExpectEpoch(&job, 4);
   }
-}
-
-// The epoch was saved at its end. The next one has the order of the saved run, whose first load had failed.
-TEST(CacheState, ASavedEndHasTheLoad) {
-  CacheJob::Options options = Saving(plan::Batch::kGlobal);
-  options.elements.reshuffles = true;
-  options.elements.fails_at = 9;
-  std::vector<SinkState> states;
-  std::vector<std::vector<Shared>> next;
-  {
-    CacheJob job(options);
-    RunEpoch(&job);
-    states = SavedAfter(&job, 0, ~0ull);
-    for (const auto& of_rank : RunEpoch(&job)) next.push_back(of_rank->shares);
-  }
-  CacheJob job(options);
-  for (const auto& of_rank : RunRestored(&job, states)) EXPECT_TRUE(of_rank->end && of_rank->shares.empty());
-  const auto after = RunEpoch(&job);
-  for (size_t t = 0; t < after.size(); ++t) EXPECT_EQ(after[t]->shares, next[t]) << after[t]->outcome.Text();
-}
-
-TEST(CacheState, MoreElementsAreAnotherOrder) {
-  std::vector<SinkState> states;
-  {
-    CacheJob job(Saving(plan::Batch::kGlobal));
-    states = SavedAfter(&job, 2, 3);
-  }
-  CacheJob::Options options = Saving(plan::Batch::kGlobal);
-  options.elements.rows[0].push_back(8);
-  CacheJob job(options);
-  for (const auto& of_rank : RunRestored(&job, states)) EXPECT_EQ(of_rank->outcome.code, kDataLoss);
 }
 
 TEST(CacheState, AnotherSeedIsRefused) {
-  std::vector<SinkState> states;
-  {
-    CacheJob job(Saving(plan::Batch::kGlobal));
-    states = SavedAfter(&job, 1, 3);
-  }
+  const std::vector<SinkState> states = SavedAfter(Saving(plan::Batch::kGlobal), 1, 3);
   CacheJob::Options options = Saving(plan::Batch::kGlobal);
   options.seed = 8;
   CacheJob job(options);
@@ -395,11 +309,8 @@ TEST(CacheState, AnotherSeedIsRefused) {
 // A rank saves while the epoch waits for the load.
 TEST(CacheState, ARankMaySaveDuringTheLoad) {
   std::promise<void> go_on;
-  const std::shared_future<void> may_go_on(go_on.get_future());
   CacheJob::Options options = Saving(plan::Batch::kGlobal);
-  options.elements.before = [&](uint64_t element) {
-    if (element == 6) may_go_on.wait();
-  };
+  options.elements.WaitBefore(6, &go_on);
   CacheJob job(options);
   const auto states = SavedAfter(&job, 0, 6);
   KeptState state;

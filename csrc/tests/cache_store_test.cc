@@ -17,6 +17,7 @@
 #include "cache/chunks.h"
 #include "cache/store.h"
 #include "tests/column_samples.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
@@ -105,8 +106,7 @@ TEST(Chunks, AFolderThatIsNotThereIsAnError) {
   Block block;
   const Outcome outcome = chunks.Allocate(1, &block);
   EXPECT_EQ(outcome.code, kResourceExhausted);
-  EXPECT_NE(outcome.message.find("/nowhere/at/all has no room: No such file or directory"), std::string::npos)
-      << outcome.message;
+  EXPECT_HAS(outcome.message, "/nowhere/at/all has no room: No such file or directory");
 }
 
 // True if a forked child of this process has memory at this address.

@@ -79,6 +79,7 @@ class AnyJob : public testing::TestWithParam<unsigned> {
     options.prefetch = 1 + static_cast<int>(seed % 4);
     options.batch = seed % 5 == 0 ? plan::Batch::kGlobal : plan::Batch::kPerRank;
     options.remainder = static_cast<plan::Remainder>(seed % 3);
+    options.saves = seed % 4 != 1;
     return options;
   }
   Lengths RandomLengths(int readers, uint64_t most) {
@@ -87,7 +88,7 @@ class AnyJob : public testing::TestWithParam<unsigned> {
     return lengths;
   }
   static Job::Pipeline Of(const std::vector<Lengths>& epochs) {
-    return [epochs](int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>&, bool* end) {
+    return [epochs](int reader, uint64_t epoch, uint64_t k, const auto&, bool* end) {
       if (k % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(k * 37 % 200));
       *end = k >= epochs[epoch - 1][static_cast<size_t>(reader)];
       return Outcome();

@@ -51,7 +51,7 @@ TEST_P(ReadersJob, ReadersThatFailAndTheOthersGoOn) {
   const size_t culprit = GetParam() % static_cast<size_t>(options.readers);
   Lengths lengths = RandomLengths(options.readers, 12);
   const auto fails = [all, culprit](size_t reader) { return all || reader == culprit; };
-  Job job(options, [&, lengths](int reader, uint64_t, uint64_t k, const std::atomic<bool>&, bool* end) {
+  Job job(options, [&, lengths](int reader, uint64_t, uint64_t k, const auto&, bool* end) {
     if (k < lengths[static_cast<size_t>(reader)]) return Outcome();
     if (fails(static_cast<size_t>(reader))) return Outcome(kInternal, "broken");
     *end = true;
@@ -107,17 +107,20 @@ TEST_P(ReadersJob, SavedByAllFarApartAndGoneOnWith) {
 // All ranks are at the same step. Rank 0 alone saves and restores, also on another number of ranks.
 TEST_P(ReadersJob, SavedByRankZeroAlone) {
   Job::Options options = Shape();
+  const int ranks = options.trainers;
+  const bool global = options.batch == plan::Batch::kGlobal;
+  if (global) options.rows = ranks + 1;  // so that the later number of ranks divides an element, too
   const Lengths lengths = RandomLengths(options.readers, 14);
   const std::vector<Numbers> before = Expected(options, 1, Whole(lengths));
   uint64_t whole = 0;  // steps before the last ones
-  for (uint64_t length : lengths)
-    whole += options.batch == plan::Batch::kGlobal ? length : length / static_cast<uint64_t>(options.trainers);
+  for (uint64_t length : lengths) whole += global ? length : length / static_cast<uint64_t>(options.trainers);
   const bool others = GetParam() % 2 == 1 && whole > 0;
   const uint64_t base = random_() % ((others ? whole : before[0].size()) + 1);
   Saved saved = Save(options, lengths, [&](size_t) { return base; }, true);
   if (saved.states[0].kind == SinkState::kUnused) return;  // no rank took anything
   if (!others) return GoOn(options, lengths, saved, before);
   options.trainers += 1;
+  if (global) options.rows = ranks;
   std::vector<Stretch> rest = Whole(lengths);
   for (size_t r = 0; r < rest.size(); ++r) {
     const SinkState::Lane& lane = saved.states[0].lanes[r];

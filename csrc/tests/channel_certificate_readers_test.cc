@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "channel/certificate.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
@@ -74,7 +75,7 @@ TEST(CertificateOfKeepers, IsThatOfOneKeeperOfAll) {
   EXPECT_EQ(of_parts.rows, (std::vector<uint64_t>{12, 12}));
   EXPECT_EQ(of_parts.steps, (std::vector<uint64_t>{4, 4}));
   EXPECT_EQ(of_parts.note, "");
-  EXPECT_NE(of_parts.Record(false).find("\"readers\": 1,"), std::string::npos);
+  EXPECT_HAS(of_parts.Record(false), "\"readers\": 1,");
 }
 
 // Also beyond the list of elements, every row and its place count.
@@ -82,7 +83,7 @@ TEST(CertificateOfReaders, CountsBeyondTheList) {
   const proof::Digest whole = Of({kEven, kOdd}, 2).all.delivered;
   EXPECT_EQ(whole.rows, 9u);
   const std::string line = Of({kEven, kOdd}, 2).Line();
-  EXPECT_NE(line.find(": 9 rows that the readers yielded, each delivered once"), std::string::npos) << line;
+  EXPECT_HAS(line, ": 9 rows that the readers yielded, each delivered once");
   EXPECT_EQ(Of({kEven, kOdd}, 2).all.delivered, whole);
   const proof::Digest altered = Of({{20, 22, 24, 26, 29}, kOdd}, 2).all.delivered;
   EXPECT_NE(altered.order, whole.order);
@@ -118,10 +119,8 @@ TEST(CertificateOfReaders, AsksWhetherTheyReadTheSame) {
     const Certificate certificate = Of(readers);
     EXPECT_EQ(certificate.note, note);
     EXPECT_EQ(certificate.Line().find(note) != std::string::npos, true) << certificate.Line();
-    EXPECT_NE(certificate.Record(false).find("\"note\": \"" + note + "\""), std::string::npos)
-        << certificate.Record(false);
-    EXPECT_NE(certificate.Record(false).find("\"verdict\": \"complete\""), std::string::npos)
-        << "it may well be meant so";
+    EXPECT_HAS(certificate.Record(false), "\"note\": \"" + note + "\"");
+    EXPECT_HAS(certificate.Record(false), "\"verdict\": \"complete\"") << "it may well be meant so";
   }
 }
 
@@ -132,14 +131,14 @@ TEST(CertificateOfReaders, IsNotCompleteWhereOneHadAnUnverifiedRunBefore) {
     reports[1].AddUnverified(elements);
     const std::string why = said + " delivered by a run that was not verified";
     const Certificate certificate(reports);
-    EXPECT_NE(certificate.Line().find("not complete (" + why + "): "), std::string::npos) << certificate.Line();
+    EXPECT_HAS(certificate.Line(), "not complete (" + why + "): ");
     const std::string record = certificate.Record(true);
-    EXPECT_NE(record.find("\"verdict\": \"not complete\""), std::string::npos) << record;
-    EXPECT_NE(record.find("\"why\": \"" + why + "\""), std::string::npos) << record;
-    EXPECT_NE(record.find("\"unverified\": " + std::to_string(elements) + ","), std::string::npos) << record;
+    EXPECT_HAS(record, "\"verdict\": \"not complete\"");
+    EXPECT_HAS(record, "\"why\": \"" + why + "\"");
+    EXPECT_HAS(record, "\"unverified\": " + std::to_string(elements) + ",");
     reports[0].why = "ValueError: bad row\nTraceback";
     reports[0].complete = false;
-    EXPECT_NE(Certificate(reports).Line().find("(" + why + "; ValueError: bad row): "), std::string::npos);
+    EXPECT_HAS(Certificate(reports).Line(), "(" + why + "; ValueError: bad row): ");
   }
 }
 
@@ -148,8 +147,8 @@ TEST(CertificateOfReaders, CountsTheRanksOfEarlierRuns) {
   proof::Report report = ReportOf(kAll);
   report.ranks = {0, 1, 2}, report.rows = {5, 6, 7}, report.steps = {1, 2, 3};
   const std::string record = Certificate({{0, report}}).Record(false);
-  EXPECT_NE(record.find("\"ranks\": 2,"), std::string::npos) << record;
-  EXPECT_NE(record.find("\"rows_per_rank\": [5, 6, 7], \"steps_per_rank\": [1, 2, 3]"), std::string::npos) << record;
+  EXPECT_HAS(record, "\"ranks\": 2,");
+  EXPECT_HAS(record, "\"rows_per_rank\": [5, 6, 7], \"steps_per_rank\": [1, 2, 3]");
 }
 
 }  // namespace

@@ -14,11 +14,11 @@
 #include <mutex>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "base/log.h"
 #include "channel/certificate.h"
 #include "channel_any_job.h"
+#include "rows/take_rows.h"
 
 namespace hvdata {
 namespace {
@@ -77,30 +77,46 @@ bool RunInjected(unsigned seed, bool* by_step) {
   options.tamper = [&](int to, std::vector<std::pair<wire::Header, BundlePtr>>* copies) {
     const std::lock_guard<std::mutex> lock(mu);
     const int trainer = to - first;
-    const bool its = (dynamic || trainer == injection.to) && count++ == injection.nth;
     auto& [header, bundle] = copies->front();
-    const Token token = TokenOf(bundle);
+    const auto& data = std::get<wire::Data>(header.message);
+    const Columns* share = nullptr;
+    EXPECT_TRUE(TakeColumns(bundle, &share).ok());
+    const bool its = data.rows > 0 && (dynamic || trainer == injection.to) && count++ == injection.nth;
     const bool its_other = held && met.size() == 1 && trainer != met[0].trainer;
     if (!its && !its_other) return;
-    const auto& data = std::get<wire::Data>(header.message);
-    const uint64_t reader = token.element / 10000 % 100;
+    const uint64_t number = NumberOf(*share), reader = number / 10000 % 100;
     met.push_back({trainer, {}});
     // The loss shows when the next share of its reader comes. A copy has a step of its own.
     const uint64_t step = dynamic ? data.step.n : data.turn.n * readers + reader;
     met.back().steps = {step};
     if (injection.harm == Harm::kDrop || injection.harm == Harm::kDouble) met.back().steps.insert(step + 1);
     if (injection.harm == Harm::kDouble) met.back().steps.insert(step + readers);
-    const bool of_tail = token.element >= kFiller || token.element % 10000 >= its_steps * trainers;
+    const bool of_tail = data.rows == 0 || number % 10000 >= its_steps * trainers;
     if (readers > 1 && of_tail) met.back().steps = {steps, steps + 1};  // two readers' leftovers make two steps at most
     if (its_other) {  // its own step is over: it gets the share that another trainer should have
       bundle = held;
       return;
     }
-    const int row = static_cast<int>(random() % static_cast<unsigned>(options.rows));
-    const auto put = [&, &bundle = bundle](const Token& other) { bundle = std::make_shared<Token>(other); };
+    const auto row = static_cast<int64_t>(random() % static_cast<unsigned>(options.rows));
+    // Rows [0, end), and then rows [begin, ...).
+    const auto splice = [&, &bundle = bundle](int64_t end, int64_t begin) {
+      Columns spliced(share->size());
+      for (size_t i = 0; i < spliced.size(); ++i) {
+        const Column& whole = (*share)[i];
+        const Columns parts{TakeRows(whole, {0, end, 0}, nullptr),
+                            TakeRows(whole, {begin, options.rows - begin, 0}, nullptr)};
+        EXPECT_TRUE(JoinRows(parts, &spliced[i]).ok());
+      }
+      bundle = std::make_shared<Bundle>(Bundle{std::move(spliced), false, ""});
+    };
+    // Changes these bits of an item.
+    const auto alter = [&, &bundle = bundle](int64_t item, int64_t bits) {
+      splice(options.rows, options.rows);
+      static_cast<Bundle*>(bundle.get())->columns[0].make<int64_t>()[item] ^= bits;
+    };
     switch (injection.harm) {
       case Harm::kAlter:
-        put({token.element ^ (1ull << (random() % 20)), token.trainer, token.rows});
+        alter(2 * row, int64_t{1} << (random() % 20));
         break;
       case Harm::kDrop:
         copies->clear();
@@ -110,13 +126,13 @@ bool RunInjected(unsigned seed, bool* by_step) {
         break;
       case Harm::kSwap:
         held = bundle;
-        put({token.element, (token.trainer + 1) % options.trainers, token.rows});
+        alter(2 * row + 1, options.rows);
         break;
       case Harm::kLoseRow:
-        put({token.element, token.trainer, token.rows, row});
+        splice(row, row + 1);
         break;
       case Harm::kDoubleRow:
-        put({token.element, token.trainer, token.rows, -1, row});
+        splice(row + 1, row);
         break;
     }
   };
@@ -201,11 +217,9 @@ TEST_P(LeftAlone, IsCertified) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     record = job.record();
   }
-  EXPECT_NE(record.find("\"verdict\": \"complete\""), std::string::npos) << record;
-  EXPECT_NE(record.find("\"rows\": " + std::to_string(all - dropped) + ","), std::string::npos)
-      << record << ", of " << all;
-  EXPECT_NE(record.find("\"dropped\": " + std::to_string(dropped) + ","), std::string::npos)
-      << record << ", of " << all;
+  EXPECT_HAS(record, "\"verdict\": \"complete\"");
+  EXPECT_HAS(record, "\"rows\": " + std::to_string(all - dropped) + ",") << record << ", of " << all;
+  EXPECT_HAS(record, "\"dropped\": " + std::to_string(dropped) + ",") << record << ", of " << all;
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, LeftAlone, testing::Range(0u, 48u));
 
@@ -220,25 +234,34 @@ proof::Report OfReader(uint64_t rank, const std::string& why) {
   return report;
 }
 
-std::string TextOf(const std::string& file) {
+// The records in the file.
+std::string RecordsIn(const std::string& file) {
   EXPECT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
-  std::ostringstream text;
-  text << std::ifstream(file).rdbuf();
-  return text.str();
+  return TextIn(file);
 }
 
 // A reader 0 alone, whose records are appended to a file.
 class CertifierTest : public testing::Test {
  protected:
+  explicit CertifierTest(World world = World::Of(0, {{"a", 0, 0, 0, 0}})) : world_(std::move(world)) {}
   ~CertifierTest() override { std::filesystem::remove(file_); }
-  void Report(const proof::Report& report, uint64_t epoch = 1, uint32_t channel = 1) {
-    certifier_.OnReport(0, MakeHeader(channel, epoch, wire::Report{report.Encode()}));
+  void Report(const proof::Report& report, uint64_t epoch = 1, uint32_t channel = 1, int reader = 0) {
+    certifier_.OnReport(reader, MakeHeader(channel, epoch, wire::Report{report.Encode()}));
   }
 
   const std::string file_ = testing::TempDir() + "certificate_" + std::to_string(getpid());
-  const World world_ = World::Of(0, {{"a", 0, 0, 0, 0}});
-  int told_ = 0;
-  Certifier certifier_{&world_, [this](int, wire::Header, const Share*) { ++told_; }, file_};
+  const World world_;
+  std::vector<Outcome> verdicts_;  // to trainers
+  Certifier certifier_{&world_,
+                       [this](int, const wire::Header& sent, const Share*) {
+                         verdicts_.push_back(std::get<wire::Verified>(sent.message).outcome);
+                       },
+                       file_};
+};
+
+class CertifierOfTwo : public CertifierTest {
+ protected:
+  CertifierOfTwo() : CertifierTest(World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}})) {}
 };
 
 // An error of Python includes its traceback.
@@ -249,7 +272,7 @@ TEST(Certificate, IsOneLine) {
             "once; 0 lost, 0 twice, "
             "0 altered");
   const std::string record = certificate.Record(true);
-  EXPECT_NE(record.find("Traceback"), std::string::npos) << record;
+  EXPECT_HAS(record, "Traceback");
   EXPECT_EQ(record.find('\n'), std::string::npos) << record;
 }
 
@@ -262,11 +285,9 @@ TEST(Certificate, SaysTheErrorOfTheReaderThatHadOne) {
                                                                 : reader == 2    ? ""
                                                                                  : proof::kBrokenOff);
     }
-    EXPECT_NE(Certificate(reports).Line().find("not complete (bad row)"), std::string::npos)
-        << Certificate(reports).Line();
+    EXPECT_HAS(Certificate(reports).Line(), "not complete (bad row)");
   }
-  EXPECT_NE(Certificate({{0, OfReader(0, "")}, {1, OfReader(1, proof::kBrokenOff)}}).Line().find("(it was broken off)"),
-            std::string::npos);
+  EXPECT_HAS(Certificate({{0, OfReader(0, "")}, {1, OfReader(1, proof::kBrokenOff)}}).Line(), "(it was broken off)");
 }
 
 // A killed job or a full disk may leave half a line. The next line must not be lost with it.
@@ -275,7 +296,7 @@ TEST_F(CertifierTest, BeginsALineOfItsOwn) {
   for (const char* before : {"", "{\"certificate\": 2}\n", "{\"certif"}) {
     std::ofstream(file_) << before;
     for (uint64_t epoch : {1, 2}) Report(OfReader(0, ""), epoch);
-    const std::string text = TextOf(file_);
+    const std::string text = RecordsIn(file_);
     const bool cut = before[0] != '\0' && std::string(before).back() != '\n';
     const std::string begin = std::string(before) + (cut ? "\n" : "") + "{\"certificate\": 2, \"channel\": \"train\"";
     EXPECT_EQ(text.substr(0, begin.size()), begin);
@@ -289,8 +310,8 @@ TEST_F(CertifierTest, NobodyWaitsForAFileThatHangs) {
   ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
   certifier_.OnChannel(true);
   for (uint64_t epoch = 1; epoch <= 10; ++epoch) Report(OfReader(0, ""), epoch);
-  EXPECT_EQ(told_, 10);
-  EXPECT_NE(certifier_.Last().at(0).find("\"verdict\": \"complete\""), std::string::npos);
+  EXPECT_EQ(verdicts_.size(), 10u);
+  EXPECT_HAS(certifier_.Last().at(0), "\"verdict\": \"complete\"");
   EXPECT_FALSE(FileWriter().Flush(std::chrono::milliseconds(10)));
   const int in = open(file_.c_str(), O_RDWR);  // now the file system works again
   EXPECT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
@@ -313,13 +334,11 @@ TEST_F(CertifierTest, AThreadThatDeliversMakesNoRecord) {
   std::string record;
   const double whole = seconds([&] { record = Certificate({{0, report}}).Record(true) + "\n"; });
   EXPECT_LT(seconds([&] { certifier_.OnReport(0, header); }), whole / 2);
-  EXPECT_EQ(TextOf(file_), record);
+  EXPECT_EQ(RecordsIn(file_), record);
 }
 
 // A job that makes a channel for each epoch may make millions of channels.
-TEST(CertifierOfTwo, ForgetsChannels) {
-  const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
-  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
+TEST_F(CertifierOfTwo, ForgetsChannels) {
   for (uint32_t channel = 1; channel <= 50; ++channel) {
     for (int reader = 0; reader < 2; ++reader) {
       proof::Report report = OfReader(static_cast<uint64_t>(reader), "");
@@ -327,39 +346,31 @@ TEST(CertifierOfTwo, ForgetsChannels) {
       const wire::Header last = MakeHeader(channel, 1, wire::Report{report.Encode()});
       const wire::Header gone = MakeHeader(channel, 1, wire::Report());
       const bool gone_first = channel % 2 == 0;
-      certifier.OnReport(reader, gone_first ? gone : last);
-      certifier.OnReport(reader, gone_first ? last : gone);
+      certifier_.OnReport(reader, gone_first ? gone : last);
+      certifier_.OnReport(reader, gone_first ? last : gone);
     }
-    EXPECT_EQ(certifier.open_channels(), 0u);
+    EXPECT_EQ(certifier_.open_channels(), 0u);
   }
-  const std::vector<std::string> records = certifier.Last();
+  const std::vector<std::string> records = certifier_.Last();
   EXPECT_EQ(records.size(), 17u) << "those of the last 16 without a name, and the one with a name";
-  EXPECT_NE(records.back().find("\"channel\": \"train\""), std::string::npos);
-  EXPECT_NE(records.front().find("\"channel\": \"channel35\""), std::string::npos);
+  EXPECT_HAS(records.back(), "\"channel\": \"train\"");
+  EXPECT_HAS(records.front(), "\"channel\": \"channel35\"");
 }
 
 // A resumed epoch may have its finding from the checkpoint. No rank has raised that error in this run.
-TEST(CertifierOfTwo, AFindingOfAnEarlierRunIsAnErrorOnEveryTrainer) {
-  const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
-  std::vector<std::string> errors;
-  Certifier certifier(
-      &world,
-      [&](int, const wire::Header& sent, const Share*) {
-        errors.push_back(std::get<wire::Verified>(sent.message).outcome.Text());
-      },
-      "");
+TEST_F(CertifierOfTwo, AFindingOfAnEarlierRunIsAnErrorOnEveryTrainer) {
   for (int reader = 0; reader < 2; ++reader) {
     proof::Report report = OfReader(static_cast<uint64_t>(reader), "");
     if (reader == 1) report.finding = "rank 1 has lost a share";
-    certifier.OnReport(reader, MakeHeader(1, 1, wire::Report{report.Encode()}));
+    Report(report, 1, 1, reader);
   }
-  EXPECT_EQ(errors, std::vector<std::string>(2, "[reader 0 on a] rank 1 has lost a share"));
+  ASSERT_EQ(verdicts_.size(), 2u);
+  for (const Outcome& verdict : verdicts_) EXPECT_EQ(verdict.Text(), "[reader 0 on a] rank 1 has lost a share");
 }
 
 TEST(Certificate, ItsTextsAreQuoted) {
   const std::string record = Certificate({{0, OfReader(0, "a \"b\" \\ c\n\x1f\x7f caf\xc3\xa9")}}).Record(false);
-  EXPECT_NE(record.find("\"why\": \"a \\\"b\\\" \\\\ c\\u000a\\u001f\x7f caf\xc3\xa9\", "), std::string::npos)
-      << record;
+  EXPECT_HAS(record, "\"why\": \"a \\\"b\\\" \\\\ c\\u000a\\u001f\x7f caf\xc3\xa9\", ");
 }
 
 // An old channel's iterator may be released when a later channel of the same name has come further.
@@ -389,10 +400,8 @@ TEST(Report, ARankThatNoJobHasIsRefused) {
 }
 
 // The ranks of one host saved at their end, those of the other before it. The account of the first host is not used.
-TEST(CertifierOfTwo, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
+TEST_F(CertifierOfTwo, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
   for (const int over : {0, 1}) {
-    const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
-    Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
     for (int reader = 0; reader < 2; ++reader) {
       proof::Report said;
       said.mode = {0, 0, 0};
@@ -401,13 +410,11 @@ TEST(CertifierOfTwo, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
       said.rows = said.steps = {0};
       if (reader != over)
         said.channel = "train", said.number = 1, said.rows = {3}, said.steps = {1}, said.delivered.rows = 3;
-      certifier.OnReport(reader, MakeHeader(1, 1, wire::Report{said.Encode()}));
+      Report(said, 1, static_cast<uint32_t>(1 + over), reader);
     }
-    const std::string record = certifier.Last().at(0);
-    EXPECT_NE(record.find("\"verdict\": \"not complete\""), std::string::npos) << record;
-    EXPECT_NE(record.find("an earlier run has accounted for the rows of reader " + std::to_string(over)),
-              std::string::npos)
-        << record;
+    const std::string record = certifier_.Last().at(0);
+    EXPECT_HAS(record, "\"verdict\": \"not complete\"");
+    EXPECT_HAS(record, "an earlier run has accounted for the rows of reader " + std::to_string(over));
   }
 }
 

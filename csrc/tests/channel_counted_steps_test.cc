@@ -3,8 +3,8 @@
 #include <future>
 #include <memory>
 
-#include "captured_lines.h"
 #include "channel_source_fixture.h"
+#include "texts.h"
 
 namespace hvdata {
 namespace {
@@ -56,7 +56,7 @@ TEST_F(CountedStepsTest, TheDealerGoesOnToAnEndThatIsNear) {
     source_->Epoch()->Finish({});
     EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
-    EXPECT_EQ(Sent(), go ? Texts() : (Texts{"0 END e1 0,0,0", "1 END e1 0,0,0"}))
+    EXPECT_EQ(Sent(), go ? Lines() : (Lines{"0 END e1 0,0,0", "1 END e1 0,0,0"}))
         << "they have left, and are to know what was dropped";
   }
 }
@@ -67,7 +67,7 @@ TEST_F(CountedStepsTest, AnEpochThatIsNotAtItsEndIsLeft) {
     TakeTwoAndLeave(1);
     EXPECT_EQ(source_->Await(), Task::kStop);
     source_->End();
-    EXPECT_EQ(Sent(), Texts());
+    EXPECT_EQ(Sent(), Lines());
   }
 }
 
@@ -130,8 +130,7 @@ TEST_F(CountedStepsTest, AnEpochThatIsBrokenOffWhenAllIsDealtIsLeft) {
     config.elements = schedule == plan::Schedule::kStatic ? 4 : 2;
     config.schedule = schedule;
     SourceTest::Make(std::move(config), MakeWorld(0, 2, 1, true));
-    OpenAll(1, 9);
-    Begin(1);
+    OpenAndBegin(1, 9);
     const int shares = schedule == plan::Schedule::kStatic ? 2 : 1;
     Deal(shares);
     Deal(shares);
@@ -140,7 +139,7 @@ TEST_F(CountedStepsTest, AnEpochThatIsBrokenOffWhenAllIsDealtIsLeft) {
     source_->OnClose(1, 1, 0);
     EXPECT_EQ(source_->Await(), Task::kStop);
     source_->End();
-    EXPECT_EQ(Sent(), Texts());
+    EXPECT_EQ(Sent(), Lines());
   }
 }
 
@@ -163,23 +162,21 @@ TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
   Make(4);
   TakeTwoAndLeave(1);
   EXPECT_EQ(source_->Await(), Task::kPull);
-  CaptureLines();
-  source_->Epoch()->Finish({kInternal, "a truncated record"}, true);
-  EXPECT_NE(CapturedLines().find("channel train, epoch 1, step 2] a truncated record"), std::string::npos);
+  EXPECT_HAS(LinesOf([&] { source_->Epoch()->Finish({kInternal, "a truncated record"}, true); }),
+             "channel train, epoch 1, step 2] a truncated record");
   source_->End();
 }
 
 TEST_F(CountedStepsTest, AReaderThatIsShutDownTellsNobodyOfAnEnd) {
   Make(6);
-  OpenAll(1, 9);
-  Begin(1);
+  OpenAndBegin(1, 9);
   Deal();
   source_->Epoch()->Dropped(1, 0);
   Sent();
   source_->Shut();
   EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
-  EXPECT_EQ(Sent(), Texts()) << "their epoch is not over";
+  EXPECT_EQ(Sent(), Lines()) << "their epoch is not over";
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class DynamicLanesTest : public testing::Test {
   void Deal(uint64_t elements = 1) {
     for (uint64_t i = 0; i < elements; ++i) lanes_->Deal(MakeStep(lanes_->dealt(), 0));
   }
-  Texts Out() { return recorder_.Take(); }
+  Lines Out() { return recorder_.Take(); }
 
   Recorder recorder_;
   std::shared_ptr<Lanes> lanes_;
@@ -30,14 +30,14 @@ TEST_F(DynamicLanesTest, TheLaneThatHoldsFewestComesFirst) {
   Make(3);
   for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(2));
   Deal(4);
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:1", "2<0:2", "0<1:3"}));
+  EXPECT_EQ(Out(), (Lines{"0<0:0", "1<0:1", "2<0:2", "0<1:3"}));
   lanes_->Taken(2, LaneStep(1), LaneStep(3));
-  EXPECT_EQ(Out(), (Texts{"2 took 2"}));
+  EXPECT_EQ(Out(), (Lines{"2 took 2"}));
   Deal(2);
-  EXPECT_EQ(Out(), (Texts{"2<1:4", "1<1:5"})) << "among equals, the one served longest ago";
+  EXPECT_EQ(Out(), (Lines{"2<1:4", "1<1:5"})) << "among equals, the one served longest ago";
   ASSERT_TRUE(lanes_->HasCredit(1));
   Deal();
-  EXPECT_EQ(Out(), (Texts{"2<2:6"}));
+  EXPECT_EQ(Out(), (Lines{"2<2:6"}));
   EXPECT_FALSE(lanes_->HasCredit(1));
 }
 
@@ -48,7 +48,7 @@ TEST_F(DynamicLanesTest, WhatAClosedLaneHeldGoesToTheOthersOldestFirst) {
   lanes_->Open(1, LaneStep(3));
   Out();
   lanes_->Close(0, LaneStep(1));
-  EXPECT_EQ(Out(), (Texts{"0 took 0", "1<0:1", "1<1:2"}));
+  EXPECT_EQ(Out(), (Lines{"0 took 0", "1<0:1", "1<1:2"}));
   EXPECT_TRUE(lanes_->HasCredit(1));
 }
 
@@ -69,17 +69,17 @@ TEST_F(DynamicLanesTest, NobodyHasTakenWhatWasNotSent) {
   for (uint64_t k = 0; k < 2; ++k) lanes->Deal(MakeStep(k, 0));
   recorder.Take();
   lanes->Taken(0, LaneStep(100), LaneStep(3));
-  EXPECT_EQ(recorder.Take(), (Texts{"0 took 0", "0 took 1"}));
+  EXPECT_EQ(recorder.Take(), (Lines{"0 took 0", "0 took 1"}));
   lanes->Deal(MakeStep(2, 0));
-  EXPECT_EQ(recorder.Take(), (Texts{"0<2:2"})) << "nothing is passed over";
+  EXPECT_EQ(recorder.Take(), (Lines{"0<2:2"})) << "nothing is passed over";
   lanes->Recalled(0, LaneStep(~0ull), LaneStep(~0ull));  // there was no recall
-  EXPECT_EQ(recorder.Take(), Texts());
+  EXPECT_EQ(recorder.Take(), Lines());
   lanes->Taken(0, LaneStep(~0ull), LaneStep(4));
-  EXPECT_EQ(recorder.Take(), (Texts{"0 took 2"}));
+  EXPECT_EQ(recorder.Take(), (Lines{"0 took 2"}));
   lanes->Deal(MakeStep(3, 0));
-  EXPECT_EQ(recorder.Take(), (Texts{"0<3:3"}));
+  EXPECT_EQ(recorder.Take(), (Lines{"0<3:3"}));
   lanes->Close(0, LaneStep(~0ull));
-  EXPECT_EQ(recorder.Take(), (Texts{"0 took 3"}));
+  EXPECT_EQ(recorder.Take(), (Lines{"0 took 3"}));
   EXPECT_EQ(lanes->Untaken().size(), 0u);
 }
 

@@ -27,12 +27,13 @@ class GroupedJob : public AnyJob {
     return members;
   }
   // Trainer t's shares are those of its own reader: up to the end of the shortest epoch (drop) or of the longest
-  // (fillers).
+  // (fillers, on the model of the reader's last step).
   static std::vector<Numbers> SharesOf(uint64_t epoch, const Job::Options& options, const Lengths& lengths) {
     std::vector<Numbers> shares(static_cast<size_t>(options.trainers));
     const auto members = Members(options);
     const bool drop = options.remainder == plan::Remainder::kDrop;
     size_t least = ~size_t{0}, most = 0;
+    Numbers fillers(shares.size(), kFiller);
     for (size_t r = 0; r < members.size(); ++r) {
       const size_t n = members[r].size();
       const size_t whole = options.batch == plan::Batch::kPerRank ? n : 1;
@@ -40,14 +41,16 @@ class GroupedJob : public AnyJob {
         for (size_t i = 0; i < n; ++i) {
           const size_t k = whole == 1 ? first : first + i;
           const uint64_t number = Number(epoch, static_cast<int>(r), k < lengths[r] ? k : first);
-          shares[static_cast<size_t>(members[r][i])].push_back(number + (k < lengths[r] ? 0 : kFiller));
+          const auto trainer = static_cast<size_t>(members[r][i]);
+          shares[trainer].push_back(number + (k < lengths[r] ? 0 : kFiller));
+          fillers[trainer] = kFiller + Number(epoch, static_cast<int>(r), first);
         }
       }
       const size_t steps = shares[static_cast<size_t>(members[r][0])].size();
       least = std::min(least, steps);
       most = std::max(most, steps);
     }
-    for (Numbers& mine : shares) mine.resize(drop ? least : most, kFiller);
+    for (size_t t = 0; t < shares.size(); ++t) shares[t].resize(drop ? least : most, fillers[t]);
     return shares;
   }
 };
@@ -64,7 +67,7 @@ TEST_P(GroupedJob, AnErrorOfOneReaderEndsAllInTheSameStepAndTheNextEpochWorks) {
   const size_t n = Members(options)[static_cast<size_t>(culprit)].size();
   const uint64_t failing = random_() % 4;
   const uint64_t whole = options.batch == plan::Batch::kPerRank ? n : 1;
-  Job job(options, [&](int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>&, bool* end) {
+  Job job(options, [&](int reader, uint64_t epoch, uint64_t k, const auto&, bool* end) {
     if (epoch == 1 && reader == culprit && k == failing * whole) return Outcome(15, "record 7 is corrupt");
     *end = k >= 12;
     return Outcome();
@@ -73,7 +76,7 @@ TEST_P(GroupedJob, AnErrorOfOneReaderEndsAllInTheSameStepAndTheNextEpochWorks) {
     Iteration first(&job, t);
     EXPECT_FALSE(first.Take());
     EXPECT_EQ(first.outcome.code, 15);
-    EXPECT_NE(first.outcome.Text().find("[reader " + std::to_string(culprit) + " on "), std::string::npos);
+    EXPECT_HAS(first.outcome.Text(), "[reader " + std::to_string(culprit) + " on ");
     EXPECT_EQ(first.numbers.size(), failing);
     Iteration second(&job, t);
     EXPECT_FALSE(second.Take());
@@ -168,9 +171,7 @@ TEST(OneGroupedJob, WhoKeepsTheOthersWaiting) {
   Iteration alone(&job, 0);
   EXPECT_FALSE(alone.Take());
   EXPECT_EQ(alone.outcome.code, kDeadlineExceeded);
-  EXPECT_NE(alone.outcome.message.find("reader 0 on node0 has step 0 and waits for reader 1 on node1, which has not"),
-            std::string::npos)
-      << alone.outcome.message;
+  EXPECT_HAS(alone.outcome.message, "reader 0 on node0 has step 0 and waits for reader 1 on node1, which has not");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "captured_lines.h"
 #include "channel_any_job.h"
+#include "texts.h"
 
 namespace hvdata {
 namespace {
@@ -46,7 +46,7 @@ TEST_P(OneShape, DynamicEpochsWithEarlyCloses) {
 TEST_P(OneShape, AnErrorReachesEveryoneInTheSameStepAndTheNextEpochWorks) {
   const uint64_t failing = GetParam() % 5;
   const int culprit = options_.readers - 1;
-  Job job(options_, [&](int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>&, bool* end) {
+  Job job(options_, [&](int reader, uint64_t epoch, uint64_t k, const auto&, bool* end) {
     if (epoch == 1 && reader == culprit && k == failing) return Outcome(15, "record 7 is corrupt");
     *end = k >= 6;
     return Outcome();
@@ -76,7 +76,7 @@ TEST_P(OneShape, ANewerIteratorTakesOver) {
     EXPECT_TRUE(newer.Take(1));
     EXPECT_FALSE(older.Take(1));
     EXPECT_EQ(older.outcome.code, kFailedPrecondition);
-    EXPECT_NE(older.outcome.message.find("this iterator was superseded"), std::string::npos);
+    EXPECT_HAS(older.outcome.message, "this iterator was superseded");
     EXPECT_FALSE(newer.Take());
     EXPECT_TRUE(newer.outcome.ok()) << newer.outcome.message;
     EXPECT_EQ(newer.numbers, All(2, 5));
@@ -181,12 +181,10 @@ TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   const Outcome restored =
       second.Restore({SinkState::kRunning, 1, 1, 2, TailStep(0), {{Position(3), Turn(3), "0 3 0"}}});
   EXPECT_EQ(restored.code, kFailedPrecondition);
-  EXPECT_NE(restored.message.find("rank 1 on node1 restored a checkpoint into epoch 1, which another rank has begun"),
-            std::string::npos)
-      << restored.message;
+  EXPECT_HAS(restored.message, "rank 1 on node1 restored a checkpoint into epoch 1, which another rank has begun");
   EXPECT_FALSE(first.Take());
   EXPECT_EQ(first.outcome.code, kFailedPrecondition);
-  EXPECT_NE(first.outcome.message.find("rank 1 on node1 restored a checkpoint"), std::string::npos);
+  EXPECT_HAS(first.outcome.message, "rank 1 on node1 restored a checkpoint");
 }
 
 // An epoch's number counts over all runs. The next run continues with the number in the checkpoint, on every rank.
@@ -224,10 +222,10 @@ TEST(OneJob, EpochsAreNumberedOverRuns) {
 
 TEST(OneJob, ClosingEverywhereCancelsThePull) {
   std::atomic<bool> pulling{false}, was_cancelled{false};
-  Job job({}, [&](int, uint64_t epoch, uint64_t k, const std::atomic<bool>& cancelled, bool* end) {
+  Job job({}, [&](int, uint64_t epoch, uint64_t k, const std::function<bool()>& cancelled, bool* end) {
     pulling = pulling || (epoch == 1 && k == 1);
-    while (epoch == 1 && k == 1 && !cancelled) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    was_cancelled = was_cancelled || cancelled;
+    while (epoch == 1 && k == 1 && !cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    was_cancelled = was_cancelled || cancelled();
     *end = k >= 2;
     return Outcome();
   });
@@ -250,9 +248,7 @@ TEST(OneJob, WhoWaitsForWhom) {
   options.timeout = 4;
   Job job(options, Job::Elements(100));
   Iteration alone(&job, 0);
-  CaptureLines();
-  EXPECT_FALSE(alone.Take());
-  const std::string log = AnySeconds(CapturedLines());
+  const std::string log = AnySeconds(LinesOf([&] { EXPECT_FALSE(alone.Take()); }));
   EXPECT_EQ(alone.numbers.size(), 2u);
   const std::string reason =
       "waited N s for step 2 from reader 0 on node0: reader 0 on node0 has dealt 2 steps and "

@@ -58,17 +58,14 @@ TEST(WorldOfKeepersTest, RolesAndNames) {
 
 TEST_F(JoinedSinkTest, AStepHasTheShareOfEveryKeeper) {
   MakeJoined();
-  SinkIterator iterator;
-  const Outcome first = Beside([&] { return Next(&iterator); },
-                               [&] {
-                                 EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r1 OPEN e1 0,2", "r2 OPEN e1 0,2"}))
-                                     << "the whole window for each";
-                                 for (const uint64_t step : {0, 1}) Share(2, step), Share(0, step);
-                                 EXPECT_EQ(sink_->Awaited(iterator), "keeper 1 on b");
-                                 Share(1, 0);
-                               });
+  const Outcome first = NextBeside(&iterator_, [&] {
+    EXPECT_EQ(Sent(), (Lines{"r0 OPEN e1 0,2", "r1 OPEN e1 0,2", "r2 OPEN e1 0,2"})) << "the whole window for each";
+    for (const uint64_t step : {0, 1}) Share(2, step), Share(0, step);
+    EXPECT_EQ(sink_->Awaited(iterator_), "keeper 1 on b");
+    Share(1, 0);
+  });
   ASSERT_TRUE(first.ok()) << first.message;
-  EXPECT_EQ(iterator.taken.n, 1u);
+  EXPECT_EQ(iterator_.taken.n, 1u);
   ASSERT_EQ(arrival_.more.size(), 2u);
   EXPECT_EQ(TokenOf(arrival_.bundle).element, 0u);
   for (int keeper = 1; keeper < 3; ++keeper) {
@@ -79,46 +76,40 @@ TEST_F(JoinedSinkTest, AStepHasTheShareOfEveryKeeper) {
   EXPECT_EQ(arrival_.cost, 30) << "of all keepers' rows";
   EXPECT_EQ(sink_->tally().rows, 3u);
   EXPECT_EQ(sink_->tally().steps, 1u);
-  EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,3", "r1 TAKEN e1 1,3", "r2 TAKEN e1 1,3"}));
+  EXPECT_EQ(Sent(), (Lines{"r0 TAKEN e1 1,3", "r1 TAKEN e1 1,3", "r2 TAKEN e1 1,3"}));
 }
 
 TEST_F(JoinedSinkTest, TheEpochEndsWhenAllKeepersHaveEndedIt) {
   MakeJoined();
-  SinkIterator iterator;
-  const Outcome ended = Beside([&] { return Next(&iterator); },
-                               [&] {
-                                 for (const int keeper : {0, 1, 2}) Say(keeper, 1, EndAt(0));
-                               });
+  const Outcome ended = NextBeside(&iterator_, [&] {
+    for (const int keeper : {0, 1, 2}) Say(keeper, 1, EndAt(0));
+  });
   EXPECT_TRUE(ended.ok()) << ended.message;
   EXPECT_TRUE(end_);
-  EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r1 OPEN e1 0,2", "r2 OPEN e1 0,2", "r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0",
+  EXPECT_EQ(Sent(), (Lines{"r0 OPEN e1 0,2", "r1 OPEN e1 0,2", "r2 OPEN e1 0,2", "r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0",
                            "r2 CLOSE e1 0,0"}));
 }
 
 TEST_F(JoinedSinkTest, TheErrorOfOneKeeperComesBehindTheStepsBeforeIt) {
   MakeJoined();
-  SinkIterator iterator;
-  const Outcome first = Beside([&] { return Next(&iterator); },
-                               [&] {
-                                 wire::End end = EndAt(1);
-                                 end.outcome = {kResourceExhausted, "the memory of this host is full"};
-                                 Say(1, 1, std::move(end));
-                                 ShareOfAll(0);
-                               });
+  const Outcome first = NextBeside(&iterator_, [&] {
+    wire::End end = EndAt(1);
+    end.outcome = {kResourceExhausted, "the memory of this host is full"};
+    Say(1, 1, std::move(end));
+    ShareOfAll(0);
+  });
   ASSERT_TRUE(first.ok()) << first.message;
-  const Outcome second = Next(&iterator);
+  const Outcome second = Next(&iterator_);
   EXPECT_EQ(second.code, kResourceExhausted) << "without a wait for the others' shares";
   EXPECT_EQ(second.message, "the memory of this host is full");
 }
 
 TEST_F(JoinedSinkTest, KeepersThatEndAtDifferentStepsAreFound) {
   MakeJoined();
-  SinkIterator iterator;
-  const Outcome outcome = Beside([&] { return Next(&iterator); },
-                                 [&] {
-                                   Say(0, 1, EndAt(0));
-                                   for (const int keeper : {1, 2}) Share(keeper, 0);
-                                 });
+  const Outcome outcome = NextBeside(&iterator_, [&] {
+    Say(0, 1, EndAt(0));
+    for (const int keeper : {1, 2}) Share(keeper, 0);
+  });
   EXPECT_EQ(outcome.code, kInternal);
   EXPECT_EQ(outcome.message, "the keepers have ended the epoch at different steps");
 }
@@ -134,28 +125,26 @@ TEST_F(JoinedSinkTest, ALoadThatGoesOnIsAwaitedBeyondTheTimeLimit) {
     if (++asked <= 4) told = asked;
     Say(0, h.epoch, wire::Because{"cache: " + std::to_string(told) + " steps loaded", told});
   };
-  SinkIterator iterator;
   const auto begun = std::chrono::steady_clock::now();
-  const Outcome outcome = Next(&iterator);
+  const Outcome outcome = Next(&iterator_);
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begun;
   EXPECT_EQ(outcome.code, kDeadlineExceeded);
-  EXPECT_NE(outcome.message.find("cache: 4 steps loaded"), std::string::npos) << outcome.message;
+  EXPECT_HAS(outcome.message, "cache: 4 steps loaded");
   EXPECT_GT(asked, 4u);
   EXPECT_GT(waited.count(), 0.45) << "its limit has begun anew";
 }
 
 TEST_F(JoinedSinkTest, EachShareOfAVerifiedStepIsAcknowledgedByItself) {
   MakeJoined(true);
-  SinkIterator iterator;
-  const Outcome first = Beside([&] { return Next(&iterator); }, [&] { ShareOfAll(0); });
+  const Outcome first = NextBeside(&iterator_, [&] { ShareOfAll(0); });
   ASSERT_TRUE(first.ok()) << first.message;
   (void)Sent();
   proof::ShareHash hash;
   hash.data.rows = 1;
-  EXPECT_TRUE(sink_->Confirm(iterator, arrival_.more[0], hash).ok());
-  EXPECT_EQ(Sent(), (Texts{"r1 TAKEN e1 1,3"}));
-  sink_->HandedOut(iterator);
-  EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,3", "r2 TAKEN e1 1,3"}));
+  EXPECT_TRUE(sink_->Confirm(iterator_, arrival_.more[0], hash).ok());
+  EXPECT_EQ(Sent(), (Lines{"r1 TAKEN e1 1,3"}));
+  sink_->HandedOut(iterator_);
+  EXPECT_EQ(Sent(), (Lines{"r0 TAKEN e1 1,3", "r2 TAKEN e1 1,3"}));
 }
 
 // Rank 0 may restore a checkpoint alone, while the other ranks already ask for elements.
@@ -189,8 +178,7 @@ TEST_F(JoinedSinkTest, AStateOfOtherKeepersIsRestored) {
   state.epoch = state.number = 3;
   state.trainers = 3;
   state.lanes.assign(1, {Position(5), Turn(5), "words"});
-  SinkIterator iterator;
-  const Outcome restored = sink_->Restore(&iterator, state);
+  const Outcome restored = sink_->Restore(&iterator_, state);
   ASSERT_TRUE(restored.ok()) << restored.message;
   EXPECT_EQ(Sent().size(), 3u) << "every keeper gets it";
 }

@@ -13,15 +13,12 @@
 
 namespace hvdata {
 
-using Texts = std::vector<std::string>;
+using Lines = std::vector<std::string>;
 
-// The content of a share: its element, its trainer (-1 for any), and its number of rows. `lost` is the number of a row
-// that is lost on the way, and `doubled` of a row that comes twice, or -1.
+// The content of a share of one row: its element, and its trainer (-1 for any).
 struct Token {
   uint64_t element;
   int trainer;
-  int rows = 1;
-  int lost = -1, doubled = -1;
 };
 
 inline std::shared_ptr<const Share> MakeToken(uint64_t element, int trainer) {
@@ -32,17 +29,11 @@ inline std::shared_ptr<const Share> MakeToken(uint64_t element, int trainer) {
 
 // A filler has no rows.
 inline proof::ShareHash HashOf(const Token& token, bool filler) {
-  std::vector<proof::Fingerprint> rows;
-  for (int i = 0; i < token.rows; ++i) {
-    const auto seed = static_cast<uint64_t>(token.trainer + 1) + (static_cast<uint64_t>(i) << 32);
-    const int times = i == token.lost ? 0 : i == token.doubled ? 2 : 1;
-    rows.insert(rows.end(), static_cast<size_t>(times), proof::Hash(&token.element, sizeof(token.element), seed));
-  }
+  const proof::Fingerprint row =
+      proof::Hash(&token.element, sizeof(token.element), static_cast<uint64_t>(token.trainer + 1));
   proof::ShareHash made;
-  for (const proof::Fingerprint row : rows) {
-    if (!filler) made.data.Add(row);
-  }
-  made.hash = proof::Hash(rows.data(), rows.size() * sizeof(rows[0]), filler ? 1 : 2);
+  if (!filler) made.data.Add(row);
+  made.hash = proof::Hash(&row, sizeof(row), filler ? 1 : 2);
   return made;
 }
 
@@ -56,6 +47,18 @@ inline Step MakeStep(uint64_t first, int shares, uint64_t elements = 1) {
   for (uint64_t i = 0; i < elements; ++i) step.elements.push_back(std::make_shared<Token>(Token{first + i, -1}));
   if (shares == 0) step.shares.push_back(MakeToken(first, -1));
   for (int t = 0; t < shares; ++t) step.shares.push_back(MakeToken(first, t));
+  return step;
+}
+
+// With its hashes and numbers of rows, as in a verified channel. A step without elements has fillers.
+inline Step Hashed(Step step) {
+  step.hashes.elements.resize(step.elements.size());
+  for (auto& share : step.shares) {
+    step.hashes.shares.push_back(HashOf(TokenOf(share->bundle), step.elements.empty()));
+    auto counted = std::make_shared<Share>(*share);
+    counted->rows = step.hashes.shares.back().data.rows;
+    share = std::move(counted);
+  }
   return step;
 }
 
@@ -115,13 +118,13 @@ class Recorder : public LaneCalls {
   }
 
   // What has come out since the last call.
-  Texts Take() { return std::exchange(texts_, {}); }
+  Lines Take() { return std::exchange(texts_, {}); }
   // The steps dealt that shares were sent with since the last call.
   std::vector<uint64_t> Dealt() { return std::exchange(dealt_, {}); }
 
  private:
   void Add(int trainer, const std::string& text) { texts_.push_back(std::to_string(trainer) + text); }
-  Texts texts_;
+  Lines texts_;
   std::vector<uint64_t> dealt_;
 };
 

@@ -24,6 +24,7 @@ using wire::Header;
 // Trainer 1 of 2, and the test as all of its readers.
 class SinkTest : public testing::Test {
  protected:
+  void SetUp() override { Make(plan::Schedule::kStatic); }
   void Make(plan::Schedule schedule, int readers = 1, double stall = 10, double timeout = 10) {
     ChannelConfig config;
     config.schedule = schedule;
@@ -46,7 +47,7 @@ class SinkTest : public testing::Test {
       if (on_sent_) AfterUnlock([this, h] { on_sent_(h); });
     });
   }
-  Texts Sent() {
+  Lines Sent() {
     std::lock_guard<std::mutex> lock(mu_);
     return std::exchange(sent_, {});
   }
@@ -66,6 +67,10 @@ class SinkTest : public testing::Test {
     return waiting.get();
   }
 
+  Outcome NextBeside(SinkIterator* iterator, const std::function<void()>& then) {
+    return Beside([&] { return Next(iterator); }, then);
+  }
+
   // The first TAKEN waits for `go_on_`, under the sink's lock.
   void HoldTaken() {
     on_send_ = [this](const Header& h) {
@@ -82,6 +87,7 @@ class SinkTest : public testing::Test {
   }
 
   World world_;
+  SinkIterator iterator_;
   int64_t restores_ = 0;
   std::unique_ptr<Sink> sink_;
   std::function<void(const Header&)> on_send_;  // within Send, under the sink's lock
@@ -93,7 +99,7 @@ class SinkTest : public testing::Test {
 
  private:
   std::mutex mu_;
-  Texts sent_;
+  Lines sent_;
 };
 
 }  // namespace hvdata

@@ -15,10 +15,9 @@ INSTANTIATE_TEST_SUITE_P(Schedules, SinkOfSchedule, testing::Values(plan::Schedu
 // make the reader believe that the trainer is still there.
 TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   Make(GetParam());
-  SinkIterator iterator;
   HoldTaken();
   std::future<void> left;
-  Texts before_bye;
+  Lines before_bye;
   const auto leave = [&] {
     sink_->Depart({kUnavailable, "shut down"});
     before_bye = Sent();  // here the engine sends BYE, and a released op sends RELEASE
@@ -31,52 +30,46 @@ TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
         << "Leave must not overtake a TAKEN";
     go_on_.set_value();
   };
-  const Outcome outcome = Beside([&] { return Next(&iterator); }, data);
+  const Outcome outcome = NextBeside(&iterator_, data);
   left.get();
   EXPECT_TRUE(outcome.ok()) << "the share was taken";
-  EXPECT_EQ(before_bye, (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 CLOSE e1 1,0"}));
+  EXPECT_EQ(before_bye, (Lines{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 CLOSE e1 1,0"}));
   on_send_ = nullptr;
   Data(1, 1);
-  EXPECT_EQ(Next(&iterator).code, kUnavailable);
+  EXPECT_EQ(Next(&iterator_).code, kUnavailable);
   SinkIterator late;
   EXPECT_EQ(Next(&late).code, kUnavailable);
-  sink_->Drop(&iterator);
-  EXPECT_EQ(Sent(), Texts()) << "behind a Leave";
+  sink_->Drop(&iterator_);
+  EXPECT_EQ(Sent(), Lines()) << "behind a Leave";
 }
 
 TEST_F(SinkTest, WhatHasArrivedIsNotTakenBehindALeave) {
-  Make(plan::Schedule::kStatic);
-  SinkIterator iterator;
-  EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
+  EXPECT_TRUE(NextBeside(&iterator_, [&] { Data(1, 0); }).ok());
   Data(1, 1);
   Sent();
   sink_->Depart({kUnavailable, "shut down"});
-  EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 1,0"}));
-  EXPECT_EQ(Next(&iterator).code, kUnavailable);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), (Lines{"r0 CLOSE e1 1,0"}));
+  EXPECT_EQ(Next(&iterator_).code, kUnavailable);
+  EXPECT_EQ(Sent(), Lines());
 }
 
 TEST_F(SinkTest, AnswersThatNobodyWaitsForAreDropped) {
-  Make(plan::Schedule::kStatic);
-  SinkIterator iterator;
   SinkState state;
-  EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
-  Outcome outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { sink_->Cancel(&iterator); });
+  EXPECT_TRUE(NextBeside(&iterator_, [&] { Data(1, 0); }).ok());
+  Outcome outcome = Beside([&] { return sink_->Save(&iterator_, &state); }, [&] { sink_->Cancel(&iterator_); });
   EXPECT_EQ(outcome.code, kCancelled);
   Say(0, 1, wire::State{1, {kOk, "late"}});
   for (const int64_t request : {2, 3, -1, 0}) Say(0, 1, wire::State{request, {kOk, "never asked for"}});
-  outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, 1, wire::State{2, {kOk, "words"}}); });
+  outcome = Beside([&] { return sink_->Save(&iterator_, &state); }, [&] { Say(0, 1, wire::State{2, {kOk, "words"}}); });
   EXPECT_TRUE(outcome.ok()) << outcome.message;
   EXPECT_EQ(state.lanes.at(0).reader_state, "words") << "not what came before it was asked for";
 }
 
 TEST_F(SinkTest, ASaveBehindACancelledNextWorksAtOnce) {
-  Make(plan::Schedule::kStatic);
-  SinkIterator iterator;
   SinkState state;
-  EXPECT_EQ(Beside([&] { return Next(&iterator); }, [&] { sink_->Cancel(&iterator); }).code, kCancelled);
+  EXPECT_EQ(NextBeside(&iterator_, [&] { sink_->Cancel(&iterator_); }).code, kCancelled);
   const Outcome outcome =
-      Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, 1, wire::State{1, {kOk, "words"}}); });
+      Beside([&] { return sink_->Save(&iterator_, &state); }, [&] { Say(0, 1, wire::State{1, {kOk, "words"}}); });
   EXPECT_TRUE(outcome.ok()) << outcome.message;
 }
 

@@ -39,7 +39,7 @@ class ReadersSinkTest : public SinkTest {
   int64_t Number(SinkIterator* iterator) { return NumberOf(Next(iterator)); }
   // The same, after a wait in which `then` happens.
   int64_t NumberBeside(SinkIterator* iterator, const std::function<void()>& then) {
-    return NumberOf(Beside([&] { return Next(iterator); }, then));
+    return NumberOf(NextBeside(iterator, then));
   }
   int64_t NumberOf(const Outcome& outcome) {
     EXPECT_TRUE(outcome.ok()) << outcome.message;
@@ -58,90 +58,79 @@ class ReadersSinkTest : public SinkTest {
 
 TEST_F(ReadersSinkTest, TheLastStepsAreClaimedWithinTheWindow) {
   MakeReaders(5, plan::Remainder::kPad);
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator,
-                         [&] {
-                           for (int r = 0; r < 5; ++r)
-                             End(r, 0, 1);  // each has one left: of 5 elements ours are 1 and 3, and a filler
-                           AwaitClaims(2);
-                           const Texts sent = Sent();
-                           EXPECT_EQ(Texts(sent.end() - 2, sent.end()), (Texts{"r1 CLAIM e1 0,0", "r3 CLAIM e1 1,0"}))
-                               << "the window is 2";
-                           Share(3, 31, 1);
-                           Share(1, 11, 0);
-                         }),
-            11);
-  EXPECT_EQ(Sent(), (Texts{"r4 CLAIM e1 2,0"}));
-  EXPECT_EQ(Number(&iterator), 31);
-  EXPECT_EQ(Sent(), Texts());
+  int64_t number = NumberBeside(&iterator_, [&] {
+    for (int r = 0; r < 5; ++r) End(r, 0, 1);  // each has one left: of 5 elements ours are 1 and 3, and a filler
+    AwaitClaims(2);
+    const Lines sent = Sent();
+    EXPECT_EQ(Lines(sent.end() - 2, sent.end()), (Lines{"r1 CLAIM e1 0,0", "r3 CLAIM e1 1,0"})) << "the window is 2";
+    Share(3, 31, 1);
+    Share(1, 11, 0);
+  });
+  EXPECT_EQ(number, 11);
+  EXPECT_EQ(Sent(), (Lines{"r4 CLAIM e1 2,0"}));
+  EXPECT_EQ(Number(&iterator_), 31);
+  EXPECT_EQ(Sent(), Lines());
   Share(4, 45, 2);
-  EXPECT_EQ(Number(&iterator), 45);
-  EXPECT_EQ(sink_->Awaited(iterator), world_.SourceName(0))
+  EXPECT_EQ(Number(&iterator_), 45);
+  EXPECT_EQ(sink_->Awaited(iterator_), world_.SourceName(0))
       << "nobody's word is next, and there is none behind the last reader";
-  EXPECT_EQ(Number(&iterator), -1);
+  EXPECT_EQ(Number(&iterator_), -1);
   EXPECT_EQ(Sent(),
-            (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 1,0", "r2 CLOSE e1 0,0", "r3 CLOSE e1 1,0", "r4 CLOSE e1 1,0"}));
+            (Lines{"r0 CLOSE e1 0,0", "r1 CLOSE e1 1,0", "r2 CLOSE e1 0,0", "r3 CLOSE e1 1,0", "r4 CLOSE e1 1,0"}));
 }
 
 TEST_F(ReadersSinkTest, EachReaderHearsWhatIsDroppedOfIts) {
   MakeReaders(3);
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator,
-                         [&] {
-                           for (int r = 0; r < 3; ++r) End(r, 0, 1);
-                           AwaitClaims(1);
-                           Share(1, 11, 0);
-                         }),
-            11);
+  int64_t number = NumberBeside(&iterator_, [&] {
+    for (int r = 0; r < 3; ++r) End(r, 0, 1);
+    AwaitClaims(1);
+    Share(1, 11, 0);
+  });
+  EXPECT_EQ(number, 11);
   Sent();
-  EXPECT_EQ(Number(&iterator), -1);
-  EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 1,0", "r2 CLOSE e1 0,1"}));
+  EXPECT_EQ(Number(&iterator_), -1);
+  EXPECT_EQ(Sent(), (Lines{"r0 CLOSE e1 0,0", "r1 CLOSE e1 1,0", "r2 CLOSE e1 0,1"}));
 }
 
 TEST_F(ReadersSinkTest, DynamicTakesFromWhoeverHasSomethingInTurn) {
   MakeReaders(3, plan::Remainder::kDrop, plan::Schedule::kDynamic, 4);
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator,
-                         [&] {
-                           EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r1 OPEN e1 0,1", "r2 OPEN e1 0,1"}))
-                               << "the window's parts";
-                           Share(2, 20, 0);
-                         }),
-            20);
-  EXPECT_EQ(Sent(), (Texts{"r2 TAKEN e1 1,2"}));
+  int64_t number = NumberBeside(&iterator_, [&] {
+    EXPECT_EQ(Sent(), (Lines{"r0 OPEN e1 0,2", "r1 OPEN e1 0,1", "r2 OPEN e1 0,1"})) << "the window's parts";
+    Share(2, 20, 0);
+  });
+  EXPECT_EQ(number, 20);
+  EXPECT_EQ(Sent(), (Lines{"r2 TAKEN e1 1,2"}));
   Share(2, 21, 0);
   Share(1, 10, 0);
-  EXPECT_EQ(Number(&iterator), 10) << "after reader 2 comes 0, then 1";
+  EXPECT_EQ(Number(&iterator_), 10) << "after reader 2 comes 0, then 1";
   Share(0, 0, 0);
-  EXPECT_EQ(Number(&iterator), 21);
+  EXPECT_EQ(Number(&iterator_), 21);
   End(0, 1);
   End(1, 1);
-  EXPECT_EQ(Number(&iterator), 0);
-  EXPECT_EQ(NumberBeside(&iterator, [&] { Share(2, 22, 0); }), 22) << "the others' ends are not the epoch's";
+  EXPECT_EQ(Number(&iterator_), 0);
+  EXPECT_EQ(NumberBeside(&iterator_, [&] { Share(2, 22, 0); }), 22) << "the others' ends are not the epoch's";
   End(2, 3);
-  EXPECT_EQ(Number(&iterator), -1);
+  EXPECT_EQ(Number(&iterator_), -1);
 }
 
 TEST_F(ReadersSinkTest, DynamicWaitsForAnyReader) {
   ChannelConfig config;
   config.schedule = plan::Schedule::kDynamic;
   SinkTest::Make(std::move(config), MakeWorld(3, 2, 2, true), 10, 0.1);
-  SinkIterator iterator;
-  const Outcome outcome = Next(&iterator);
+  const Outcome outcome = Next(&iterator_);
   EXPECT_EQ(outcome.code, kDeadlineExceeded);
-  EXPECT_NE(outcome.message.find("s for step 0 from any reader: "), std::string::npos) << outcome.message;
+  EXPECT_HAS(outcome.message, "s for step 0 from any reader: ");
 }
 
 TEST_F(ReadersSinkTest, AnErrorOfOneReaderEndsADynamicEpochHoweverMuchTheOthersHave) {
   MakeReaders(2, plan::Remainder::kDrop, plan::Schedule::kDynamic);
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 0, 0); }), 0);
+  EXPECT_EQ(NumberBeside(&iterator_, [&] { Share(0, 0, 0); }), 0);
   Share(0, 1, 0);
   Share(0, 2, 0);
   Share(1, 10, 0);
   Say(1, 1, EndAt(1, kInternal, "broken"));
-  EXPECT_EQ(Number(&iterator), 10) << "after what it had";
-  const Outcome outcome = Next(&iterator);
+  EXPECT_EQ(Number(&iterator_), 10) << "after what it had";
+  const Outcome outcome = Next(&iterator_);
   EXPECT_EQ(outcome.code, kInternal);
   EXPECT_EQ(outcome.message, "broken");
 }
@@ -150,47 +139,41 @@ TEST_F(ReadersSinkTest, AnErrorOfOneReaderEndsADynamicEpochHoweverMuchTheOthersH
 // no other rank.
 TEST_F(ReadersSinkTest, WhatWasAskedOfAnotherReaderAndIsNotNeededGoesBack) {
   MakeReaders(2, plan::Remainder::kDrop, plan::Schedule::kDynamic, 2);
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 0, 0); }), 0);
+  EXPECT_EQ(NumberBeside(&iterator_, [&] { Share(0, 0, 0); }), 0);
   for (int r = 0; r < 2; ++r) Say(r, 1, wire::Recall());
   Sent();
-  EXPECT_EQ(NumberBeside(&iterator,
-                         [&] {
-                           EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2", "r1 TAKEN e1 0,1"}))
-                               << "nobody knows which reader has something";
-                           Share(1, 10, 0);
-                         }),
-            10);
-  EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,1", "r1 TAKEN e1 1,1"})) << "no more, for now";
+  int64_t number = NumberBeside(&iterator_, [&] {
+    EXPECT_EQ(Sent(), (Lines{"r0 TAKEN e1 1,2", "r1 TAKEN e1 0,1"})) << "nobody knows which reader has something";
+    Share(1, 10, 0);
+  });
+  EXPECT_EQ(number, 10);
+  EXPECT_EQ(Sent(), (Lines{"r0 TAKEN e1 1,1", "r1 TAKEN e1 1,1"})) << "no more, for now";
   Share(0, 1, 0);  // it was on its way
-  EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e1 1,1"}));
-  EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 1, 0); }), 1);
+  EXPECT_EQ(Sent(), (Lines{"r0 RECALLED e1 1,1"}));
+  EXPECT_EQ(NumberBeside(&iterator_, [&] { Share(0, 1, 0); }), 1);
 }
 
 TEST_F(ReadersSinkTest, EachReaderRecallsItsOwn) {
   MakeReaders(2, plan::Remainder::kDrop, plan::Schedule::kDynamic, 4);
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 0, 0); }), 0);
+  EXPECT_EQ(NumberBeside(&iterator_, [&] { Share(0, 0, 0); }), 0);
   Share(0, 1, 0);
   Share(1, 10, 0);
   Sent();
   Say(0, 1, wire::Recall());
-  EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e1 1,1"}));
-  EXPECT_EQ(Number(&iterator), 10) << "the other reader's is still ours";
-  EXPECT_EQ(Sent(), (Texts{"r1 TAKEN e1 1,3"}));
-  EXPECT_EQ(NumberBeside(&iterator,
-                         [&] {
-                           EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2"})) << "one is asked for";
-                           Share(1, 11, 0);
-                         }),
-            11);
+  EXPECT_EQ(Sent(), (Lines{"r0 RECALLED e1 1,1"}));
+  EXPECT_EQ(Number(&iterator_), 10) << "the other reader's is still ours";
+  EXPECT_EQ(Sent(), (Lines{"r1 TAKEN e1 1,3"}));
+  int64_t number = NumberBeside(&iterator_, [&] {
+    EXPECT_EQ(Sent(), (Lines{"r0 TAKEN e1 1,2"})) << "one is asked for";
+    Share(1, 11, 0);
+  });
+  EXPECT_EQ(number, 11);
   EXPECT_EQ(Sent().back(), "r1 TAKEN e1 2,4");
 }
 
 TEST_F(ReadersSinkTest, AnErrorOfEitherReaderIsTheAnswerToASave) {
   MakeReaders(2);
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 1, 0); }), 1);
+  EXPECT_EQ(NumberBeside(&iterator_, [&] { Share(0, 1, 0); }), 1);
   for (const int failing : {0, 1}) {
     on_sent_ = [this, failing](const Header& h) {
       if (!Is<wire::Save>(h)) return;
@@ -198,7 +181,7 @@ TEST_F(ReadersSinkTest, AnErrorOfEitherReaderIsTheAnswerToASave) {
       Say(0, h.epoch, wire::State{request, {request % 2 == failing ? kInternal : kOk, "no"}});
     };
     SinkState state;
-    const Outcome outcome = sink_->Save(&iterator, &state);
+    const Outcome outcome = sink_->Save(&iterator_, &state);
     EXPECT_EQ(outcome.code, kInternal);
     EXPECT_EQ(outcome.message, "no");
   }
@@ -206,20 +189,17 @@ TEST_F(ReadersSinkTest, AnErrorOfEitherReaderIsTheAnswerToASave) {
 
 TEST_F(ReadersSinkTest, AStateOfOtherReadersOrRanksIsRefused) {
   MakeReaders(2);
-  SinkIterator iterator;
   Outcome outcome =
-      sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(1), Turn(1), "words"}}});
+      sink_->Restore(&iterator_, {SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(1), Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
-  EXPECT_NE(outcome.message.find(
-                "saved with 1 reader(s), but this job has 2. Each reader reads its own data. Use 1 reader(s)"),
-            std::string::npos);
+  EXPECT_HAS(outcome.message,
+             "saved with 1 reader(s), but this job has 2. Each reader reads its own data. Use 1 reader(s)");
   outcome = sink_->Restore(
-      &iterator,
+      &iterator_,
       {SinkState::kRunning, 3, 3, 4, TailStep(1), {{Position(1), Turn(1), "words"}, {Position(1), Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
-  EXPECT_NE(outcome.message.find("saved on 4 ranks, in its epoch's last steps. These steps need 4 ranks"),
-            std::string::npos);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_HAS(outcome.message, "saved on 4 ranks, in its epoch's last steps. These steps need 4 ranks");
+  EXPECT_EQ(Sent(), Lines());
 }
 
 TEST_F(ReadersSinkTest, WhatIsRestoredIsWithdrawnFromEveryReader) {
@@ -229,25 +209,23 @@ TEST_F(ReadersSinkTest, WhatIsRestoredIsWithdrawnFromEveryReader) {
   const SinkState state{
       SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(4), Turn(2), "a"}, {Position(2), Turn(1), "b"}}};
   ASSERT_TRUE(sink_->Restore(&gone, state).ok());
-  EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 4,1", "r1 RESTORE e1 2,2"}));
+  EXPECT_EQ(Sent(), (Lines{"r0 RESTORE e1 4,1", "r1 RESTORE e1 2,2"}));
   sink_->Drop(&gone);
-  EXPECT_EQ(Sent(), (Texts{"r0 WITHDRAW e1 0,0", "r1 WITHDRAW e1 0,0"}));
+  EXPECT_EQ(Sent(), (Lines{"r0 WITHDRAW e1 0,0", "r1 WITHDRAW e1 0,0"}));
 }
 
 TEST_F(ReadersSinkTest, AnExhaustedIteratorKeepsTheTurnsOfItsEpoch) {
   MakeReaders(2);
   Answer();
-  SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator,
-                         [&] {
-                           Share(0, 1, 0);
-                           End(1, 0);
-                           End(0, 1);
-                         }),
-            1);
-  EXPECT_EQ(Number(&iterator), -1);
+  int64_t number = NumberBeside(&iterator_, [&] {
+    Share(0, 1, 0);
+    End(1, 0);
+    End(0, 1);
+  });
+  EXPECT_EQ(number, 1);
+  EXPECT_EQ(Number(&iterator_), -1);
   SinkState state;
-  ASSERT_TRUE(sink_->Save(&iterator, &state).ok());
+  ASSERT_TRUE(sink_->Save(&iterator_, &state).ok());
   EXPECT_EQ(state.kind, SinkState::kExhausted);
   ASSERT_EQ(state.lanes.size(), 2u);
   EXPECT_EQ(state.lanes[0].turn.n, 1u) << "readers that keep in step need to know where it ended";

@@ -105,15 +105,19 @@ class SourceTest : public testing::Test {
                           TextOf(h));
         });
   }
-  Texts Sent() { return std::exchange(sent_, {}); }
+  Lines Sent() { return std::exchange(sent_, {}); }
   int64_t NextEpoch() { return source_->WaitEpoch(std::chrono::milliseconds(0), &number_); }
-  void Begin(uint64_t epoch) {
+  virtual void Begin(uint64_t epoch) {
     ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch));
     EXPECT_TRUE(source_->Begin(epoch, nullptr).empty());
     source_->Start({});
   }
   void OpenAll(uint64_t epoch, uint64_t limit = 2) {
     for (int t = 0; t < world_.group_trainer_count(); ++t) source_->OnOpen(t, epoch, limit);
+  }
+  void OpenAndBegin(uint64_t epoch, uint64_t limit = 2) {
+    OpenAll(epoch, limit);
+    Begin(epoch);
   }
   // All trainers have taken so many steps and leave the epoch, which ends.
   void CloseAll(uint64_t epoch, uint64_t taken = 0) {
@@ -128,7 +132,7 @@ class SourceTest : public testing::Test {
 
   double stall_seconds_ = 60;
   World world_;
-  Texts sent_;
+  Lines sent_;
   uint64_t number_ = 0;  // of the epoch that WaitEpoch gave last, over all runs
   std::unique_ptr<PlainSource> source_;
 };

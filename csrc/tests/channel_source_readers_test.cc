@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader that takes turns with others.
-#include "captured_lines.h"
 #include "channel_source_fixture.h"
+#include "texts.h"
 
 namespace hvdata {
 namespace {
@@ -19,6 +19,11 @@ class TurnsTest : public SourceTest {
     config.elements = elements;
     SourceTest::Make(config, MakeWorld(readers - 1, 2, readers, true));
   }
+  // The next step, of two elements.
+  void DealTwo() {
+    ASSERT_EQ(source_->Await(), Task::kPull);
+    source_->Deal(MakeStep(2 * source_->Steps(), 2, 2));
+  }
   // Elements `first` and so on, too few for a step.
   void Leave(uint64_t first, uint64_t count, bool fillers, std::string no_filler = "") {
     std::vector<Leftover> leftovers(count);
@@ -32,15 +37,13 @@ class TurnsTest : public SourceTest {
 };
 
 TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
-  OpenAll(1, 0);
-  Begin(1);
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  source_->Deal(MakeStep(0, 2, 2));
-  EXPECT_EQ(Sent(), Texts());
+  OpenAndBegin(1, 0);
+  DealTwo();
+  EXPECT_EQ(Sent(), Lines());
   source_->OnWhy(0, 1, 0);
-  const Texts because = Sent();
+  const Lines because = Sent();
   ASSERT_EQ(because.size(), 1u);
-  EXPECT_NE(because[0].find("has dealt 0 steps"), std::string::npos) << because[0];
+  EXPECT_HAS(because[0], "has dealt 0 steps");
   source_->OnSave(0, 1, 4);
   ASSERT_EQ(source_->Await(), Task::kSave) << "one step in hand is enough";
   const auto untaken = source_->Epoch()->UntakenElements();
@@ -50,42 +53,37 @@ TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
   source_->OnTaken(0, 1, 0, 1);
   source_->OnTaken(1, 1, 0, 1);
   ASSERT_EQ(source_->Await(), Task::kPull) << "it has its place, and the next one is pulled";
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0", "1 DATA e1 0,2,0"}));
+  EXPECT_EQ(Sent(), (Lines{"0 DATA e1 0,2,0", "1 DATA e1 0,2,0"}));
   source_->Deal(MakeStep(2, 2, 2));
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
   source_->OnTaken(0, 1, 1, 2);
   source_->OnTaken(1, 1, 1, 2);
   ASSERT_EQ(source_->Await(), Task::kPull);
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 1,4,1", "1 DATA e1 1,4,1"}));
+  EXPECT_EQ(Sent(), (Lines{"0 DATA e1 1,4,1", "1 DATA e1 1,4,1"}));
   source_->Epoch()->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"0 END e1 2,0,0", "1 END e1 2,0,0"}));
+  EXPECT_EQ(Sent(), (Lines{"0 END e1 2,0,0", "1 END e1 2,0,0"}));
 }
 
 TEST_F(TurnsTest, WhatIsInHandWhenEverybodyLeavesIsForgotten) {
-  OpenAll(1, 0);
-  Begin(1);
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  source_->Deal(MakeStep(0, 2, 2));
+  OpenAndBegin(1, 0);
+  DealTwo();
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
   EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
-  OpenAll(2, 1);
-  Begin(2);
+  OpenAndBegin(2, 1);
   ASSERT_EQ(source_->Await(), Task::kPull);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
 }
 
 TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
-  OpenAll(1, 1);
-  Begin(1);
+  OpenAndBegin(1, 1);
   EXPECT_TRUE(source_->shares_tail());
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  source_->Deal(MakeStep(0, 2, 2));
+  DealTwo();
   Sent();
   ASSERT_EQ(source_->Await(), Task::kPull);
   Leave(2, 1, true);
   source_->Epoch()->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,1", "1 END e1 1,0,1"})) << "one is left";
+  EXPECT_EQ(Sent(), (Lines{"0 END e1 1,0,1", "1 END e1 1,0,1"})) << "one is left";
   source_->OnTaken(0, 1, 1, 1);
   source_->OnTaken(1, 1, 1, 1);
   const auto untaken = source_->Epoch()->UntakenElements();
@@ -93,31 +91,29 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   EXPECT_EQ(untaken[0].first, 2u);
   EXPECT_EQ(TokenOf(untaken[0].second).element, 2u);
   source_->OnClaim(1, 1, 0, 0, false);
-  EXPECT_EQ(Sent(), (Texts{"1 DATA e1 1,3,1"}));
+  EXPECT_EQ(Sent(), (Lines{"1 DATA e1 1,3,1"}));
   source_->OnClaim(0, 1, 0, 0, true);
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 1,2,1"}));
+  EXPECT_EQ(Sent(), (Lines{"0 DATA e1 1,2,1"}));
   source_->OnClaim(0, 1, 0, 1, false);  // there is no such
   source_->OnClaim(0, 1, 0, -1, false);
   source_->OnClaim(0, 2, 0, 0, false);  // of another epoch
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
   CloseAll(1, 1);
   source_->OnClaim(0, 1, 0, 0, false);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
 }
 
 TEST_F(TurnsTest, WithoutAModelThereIsNoFillerAndTheEndSaysWhy) {
-  OpenAll(1, 1);
-  Begin(1);
+  OpenAndBegin(1, 1);
   Leave(0, 1, false, "'x' is a scalar");
   source_->Epoch()->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"0 END e1 0,0,1 'x' is a scalar", "1 END e1 0,0,1 'x' is a scalar"}));
+  EXPECT_EQ(Sent(), (Lines{"0 END e1 0,0,1 'x' is a scalar", "1 END e1 0,0,1 'x' is a scalar"}));
   source_->OnClaim(0, 1, 0, 0, true);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
 }
 
 TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
-  OpenAll(1, 1);
-  Begin(1);
+  OpenAndBegin(1, 1);
   Leave(0, 1, false);
   source_->Epoch()->Finish({});
   CaptureLines();
@@ -131,41 +127,31 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
 
 TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
   MakeOneThatMayFail(10);
-  OpenAll(1, 9);
-  Begin(1);
-  for (uint64_t k = 0; k < 4; k += 2) {
-    ASSERT_EQ(source_->Await(), Task::kPull);
-    source_->Deal(MakeStep(k, 2, 2));
-  }
+  OpenAndBegin(1, 9);
+  DealTwo(), DealTwo();
   Sent();
-  CaptureLines();
-  source_->Epoch()->Finish({kInternal, "broken"}, true);
-  EXPECT_EQ(CapturedLines(),
+  EXPECT_EQ(LinesOf([&] { source_->Epoch()->Finish({kInternal, "broken"}, true); }),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 2 of its own] broken. "
             "on_reader_error=\"continue\": the epoch goes on without this reader; 6 of its 10 elements are lost\n");
   const std::string end = " END e1 2,13," + std::to_string(kLost) +
                           " [reader 1 on host1, channel train, epoch 1, step 2 of its "
                           "own] broken";
-  EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end})) << "which counts only if nobody is left";
+  EXPECT_EQ(Sent(), (Lines{"0" + end, "1" + end})) << "which counts only if nobody is left";
 }
 
 TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
   MakeOneThatMayFail(-1);
-  OpenAll(1, 9);
-  Begin(1);
+  OpenAndBegin(1, 9);
   Sent();
-  CaptureLines();
-  source_->Epoch()->Finish({kInternal, "no such checkpoint"});
-  EXPECT_EQ(CapturedLines(), "");
+  EXPECT_EQ(LinesOf([&] { source_->Epoch()->Finish({kInternal, "no such checkpoint"}); }), "");
   const std::string end =
       " END e1 0,13,0 [reader 1 on host1, channel train, epoch 1, step 0 of its own] no such checkpoint";
-  EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end}));
+  EXPECT_EQ(Sent(), (Lines{"0" + end, "1" + end}));
 }
 
 TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
   MakeOneThatMayFail(-1, plan::Schedule::kStatic, 1);
-  OpenAll(1, 9);
-  Begin(1);
+  OpenAndBegin(1, 9);
   Sent();
   source_->Epoch()->Finish({kInternal, "broken"}, true);
   EXPECT_EQ(Sent()[0].substr(0, 16), "0 END e1 0,13,0 ");
@@ -173,13 +159,11 @@ TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
 
 TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   MakeOneThatMayFail(-1);
-  OpenAll(1, 9);
-  Begin(1);
+  OpenAndBegin(1, 9);
   ASSERT_EQ(source_->Await(), Task::kPull);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
-  CaptureLines();
-  source_->Epoch()->Finish({kCancelled, "cancelled"}, true);  // the pull that the last one's leaving cancelled
-  EXPECT_EQ(CapturedLines(), "");
+  // The pull that the last one's leaving cancelled.
+  EXPECT_EQ(LinesOf([&] { source_->Epoch()->Finish({kCancelled, "cancelled"}, true); }), "");
 }
 
 TEST_F(TurnsTest, WhatAFailedReaderLosesIsCounted) {
@@ -210,10 +194,8 @@ TEST_F(TurnsTest, WhatAFailedReaderLosesIsCounted) {
       ASSERT_EQ(source_->Await(), Task::kPull);
       source_->Deal(MakeStep(one.restored + k, each == 2 ? 2 : 0, each));
     }
-    CaptureLines();
-    source_->Epoch()->Finish({kInternal, "broken"}, true);
-    const std::string log = CapturedLines();
-    EXPECT_NE(log.find(one.text), std::string::npos) << log;
+    const std::string log = LinesOf([&] { source_->Epoch()->Finish({kInternal, "broken"}, true); });
+    EXPECT_HAS(log, one.text);
   }
 }
 
@@ -233,7 +215,7 @@ TEST_F(TurnsTest, AFirstStepGoesToWhoDoesNotKnowWhereTheLaneBegins) {
     Sent();
     source_->Deal(MakeStep(2 * turn, 2, 2));
     const std::string data = " DATA e1 0," + std::to_string(2 * turn + 2) + "," + std::to_string(turn);
-    EXPECT_EQ(Sent(), (Texts{"0" + data, "1" + data}));
+    EXPECT_EQ(Sent(), (Lines{"0" + data, "1" + data}));
   }
 }
 

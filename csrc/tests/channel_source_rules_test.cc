@@ -32,7 +32,7 @@ TEST_F(SourceTest, AReaderThatTrainsBeginsWithItsOwnRank) {
 
 TEST_F(SourceTest, AnEpochThatCouldNotBeginAnswersSaves) {
   std::mutex mu;
-  Texts sent;
+  Lines sent;
   ChannelConfig config;
   config.name = "train";
   PlainSource source(config, &world_, 60, [&](int member, Header h, const Share*) {
@@ -70,7 +70,7 @@ TEST_F(SourceTest, ASaveOfOneEpochIsNotAnsweredInAnother) {
   source_->OnClose(1, 1, 0);
   EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
-  EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,8,0"})) << "what the end overtook is answered";
+  EXPECT_EQ(Sent(), (Lines{"1 STATE e1 0,8,0"})) << "what the end overtook is answered";
   Begin(2);
   ASSERT_EQ(source_->Await(), Task::kSave);
   const auto requests = source_->TakeSaveRequests();

@@ -4,15 +4,14 @@
 #include <future>
 #include <thread>
 
-#include "captured_lines.h"
 #include "channel_source_fixture.h"
+#include "texts.h"
 
 namespace hvdata {
 namespace {
 
 TEST_F(SourceTest, TimesBeginAgainInTheMiddleOfAnEpoch) {
-  OpenAll(1, 9);
-  Begin(1);
+  OpenAndBegin(1, 9);
   Deal(), Deal();
   const ReaderTimes before = source_->Times(true);
   EXPECT_EQ(before.steps, 2u);
@@ -38,7 +37,7 @@ TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
   source_->End();
   Begin(2);
   Deal();
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e2 0,1,0", "1 DATA e2 0,1,0"}));
+  EXPECT_EQ(Sent(), (Lines{"0 DATA e2 0,1,0", "1 DATA e2 0,1,0"}));
 }
 
 // The dealer prefers to wait until a quarter of the window is free. A trainer that has taken one step may have to wait
@@ -47,8 +46,7 @@ TEST_F(SourceTest, RoomForOneStepOfManyIsEnoughInTheEnd) {
   ChannelConfig config;
   config.prefetch = 16;
   Make(std::move(config), MakeWorld(0, 2, 1, true));
-  OpenAll(1, 16);
-  Begin(1);
+  OpenAndBegin(1, 16);
   for (int step = 0; step < 16; ++step) Deal();
   for (uint64_t step = 1; step <= 3; ++step) {
     std::thread trainers([&] {
@@ -81,7 +79,7 @@ TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {
   source_->Shut();
   source_->Deal(MakeStep(0, 2));  // the pull has yielded elements after all
   EXPECT_EQ(source_->Await(), Task::kStop);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
   lock.lock();
   EXPECT_EQ(calls, 1);
 }
@@ -117,9 +115,7 @@ TEST_F(SourceTest, WhoeverShutsCanAwaitTheDealersEnd) {
 TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
   source_->Depart(1);
   source_->OnOpen(0, 1, 2);
-  CaptureLines();
-  Begin(1);
-  EXPECT_EQ(CapturedLines(),
+  EXPECT_EQ(LinesOf([&] { Begin(1); }),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] rank 1 on node1 has left this channel; "
             "its share of every step is discarded\n");
 }
@@ -144,8 +140,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
 // As behind a generator object, which can be read once.
 TEST_F(SourceTest, AnEpochOfNothingBehindOneWithStepsIsLoggedOnce) {
   for (const uint64_t epoch : {1, 2, 3, 4}) {
-    OpenAll(epoch, 2);
-    Begin(epoch);
+    OpenAndBegin(epoch, 2);
     if (epoch == 2) Deal(), Deal();
     CaptureLines();
     source_->Epoch()->Finish({});
@@ -162,8 +157,7 @@ TEST_F(SourceTest, AnEpochOfNothingBehindOneWithStepsIsLoggedOnce) {
 TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
   for (const bool fails : {true, false}) {
     const uint64_t epoch = fails ? 1 : 2;
-    OpenAll(epoch, 2);
-    Begin(epoch);
+    OpenAndBegin(epoch, 2);
     Deal();
     source_->Epoch()->Dropped(1, 0);
     source_->Epoch()->Dropped(1, 0);
@@ -178,7 +172,7 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
 TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
   source_->OnOpen(0, 1, 1);
   source_->OnSave(1, 1, 5);
-  Texts sent = Sent();
+  Lines sent = Sent();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].substr(0, 16), "1 STATE e1 0,5,9") << "it has not opened the epoch";
   Begin(1);
@@ -194,11 +188,11 @@ TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
 
 TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
   source_->OnRestore(0, 1, {"words", 4, 1, 2, 0}, 1);
-  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,1,0"}));
+  EXPECT_EQ(Sent(), (Lines{"0 STATE e1 0,1,0"}));
   source_->OnOpen(0, 1, 2);
   EXPECT_EQ(NextEpoch(), 0);
   source_->OnWhy(0, 1, 0);
-  EXPECT_EQ(Sent(), (Texts{"0 BECAUSE e1 0,0,0 rank 1 on node1 has not begun epoch 1"}));
+  EXPECT_EQ(Sent(), (Lines{"0 BECAUSE e1 0,0,0 rank 1 on node1 has not begun epoch 1"}));
   source_->OnOpen(1, 1, 2);
   ASSERT_EQ(NextEpoch(), 1);
   const auto handed = source_->Begin(1, nullptr);
@@ -224,7 +218,7 @@ TEST_F(SourceTest, ARestoredEpochThatAllHaveLeftIsNotRunAgain) {
   source_->Epoch()->Finish({kCancelled, "the input was cancelled"});
   EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
-  EXPECT_EQ(Sent(), Texts()) << "nobody is told of an error";
+  EXPECT_EQ(Sent(), Lines()) << "nobody is told of an error";
   source_->OnOpen(0, 2, 2);
   EXPECT_EQ(NextEpoch(), 2);
 }
@@ -235,7 +229,7 @@ TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
   EXPECT_EQ(NextEpoch(), 0);
   Sent();
   source_->OnWithdraw(0, 1);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
   Begin(1);
 }
 
@@ -258,7 +252,7 @@ TEST_F(SourceTest, StatesWaitForTheirEpoch) {
   Sent();
   Deal();
   source_->Epoch()->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"1 END e1 0,0,0"})) << "element 0 is behind rank 1, and everything behind rank 0";
+  EXPECT_EQ(Sent(), (Lines{"1 END e1 0,0,0"})) << "element 0 is behind rank 1, and everything behind rank 0";
   source_->OnClose(1, 1, 0);
   EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
@@ -271,7 +265,7 @@ TEST_F(SourceTest, AnUnusedIteratorIsNeverRestoredTooLate) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
   source_->OnRestore(1, 1, {"", 0, 1, 0, 0}, 1);
-  EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,1,0"}));
+  EXPECT_EQ(Sent(), (Lines{"1 STATE e1 0,1,0"}));
   source_->OnRestore(1, 1, {"", kAllTaken.n, 1, 0, 0}, 2);
   EXPECT_EQ(Sent()[0].substr(0, 22), "0 END e1 0,9,0 [reader");
 }
@@ -285,7 +279,7 @@ TEST_F(SourceTest, LastWordsAreForThoseWhoHaveSeenTheEnd) {
   source_->OnSave(0, 1, 5);
   source_->End();
   source_->OnSave(1, 1, 6);
-  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,5,0", "1 STATE e1 0,6,0 words"}));
+  EXPECT_EQ(Sent(), (Lines{"0 STATE e1 0,5,0", "1 STATE e1 0,6,0 words"}));
 }
 
 // A rank that waits may do so in another library, which asks no reader. If all ranks are equally busy, that is no
@@ -294,8 +288,7 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
   stall_seconds_ = 0.1;
   for (const bool one_takes : {true, false}) {
     Make(plan::Schedule::kStatic);
-    OpenAll(1, 1);
-    Begin(1);
+    OpenAndBegin(1, 1);
     Deal();
     if (one_takes) source_->OnTaken(0, 1, 1, 2);
     CaptureLines();
@@ -316,7 +309,7 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
 TEST_F(SourceTest, TheReaderSaysWhy) {
   const auto why = [&](uint64_t epoch) {
     source_->OnWhy(0, epoch, 3);
-    Texts sent = Sent();
+    Lines sent = Sent();
     return sent.size() == 1 ? sent[0].substr(sent[0].find(",0,0 ") + 5) : "";
   };
   source_->OnOpen(0, 1, 1);
@@ -338,15 +331,14 @@ TEST_F(SourceTest, TheReaderSaysWhy) {
 
 TEST_F(SourceTest, AReaderWithoutAPlaceInTheWindowWaitsForItsTurn) {
   Make(plan::Schedule::kStatic, 3);  // this is reader 2, and the window is 2 steps
-  OpenAll(1, 0);
-  Begin(1);
+  OpenAndBegin(1, 0);
   source_->OnTaken(0, 1, 0, 1);
   source_->OnSave(0, 1, 1);
   EXPECT_EQ(source_->Await(), Task::kSave) << "no room yet";
   source_->TakeSaveRequests();
   source_->OnTaken(1, 1, 0, 1);
   Deal();
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,1,0", "1 DATA e1 0,1,0"}));
+  EXPECT_EQ(Sent(), (Lines{"0 DATA e1 0,1,0", "1 DATA e1 0,1,0"}));
 }
 
 }  // namespace

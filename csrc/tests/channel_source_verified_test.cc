@@ -12,16 +12,6 @@ class VerifiedTest : public SourceTest {
     config.verify = true;
     SourceTest::Make(std::move(config), std::move(world));
   }
-  static Step Hashed(Step step) {
-    for (size_t i = 0; i < step.elements.size(); ++i) step.hashes.elements.emplace_back();
-    for (auto& share : step.shares) {
-      step.hashes.shares.push_back(HashOf(TokenOf(share->bundle), step.elements.empty()));
-      auto counted = std::make_shared<Share>(*share);
-      counted->rows = step.hashes.shares.back().data.rows;
-      share = std::move(counted);
-    }
-    return step;
-  }
   void Deal() {
     ASSERT_EQ(source_->Await(), Task::kPull);
     source_->Deal(Hashed(MakeStep(source_->Steps(), 2)));
@@ -63,16 +53,15 @@ TEST_F(VerifiedTest, NoNumberOfAPeersLeadsOutside) {
   };
   for (const auto& one : cases) {
     SetUp();
-    OpenAll(1, 9);
-    Begin(1);
+    OpenAndBegin(1, 9);
     Deal();
     Deal();
     Reports();
     Take(1, one.taken, Token{0, 1}, one.position);
     auto reports = Reports();
     ASSERT_EQ(reports.size(), 1u) << one.taken << ", " << one.position;
-    EXPECT_NE(reports[0].finding.find("rank 1 on node1, in its step "), std::string::npos) << reports[0].finding;
-    EXPECT_NE(reports[0].finding.find(one.text), std::string::npos) << reports[0].finding;
+    EXPECT_HAS(reports[0].finding, "rank 1 on node1, in its step ");
+    EXPECT_HAS(reports[0].finding, one.text);
     Take(1, 1);
     EXPECT_EQ(Reports().size(), 0u) << "one finding of a trainer is enough";
     for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 2);
@@ -84,25 +73,21 @@ TEST_F(VerifiedTest, NoNumberOfAPeersLeadsOutside) {
 }
 
 TEST_F(VerifiedTest, AShareOfAnotherRankIsCalledSwapped) {
-  OpenAll(1, 9);
-  Begin(1);
+  OpenAndBegin(1, 9);
   Deal();
   Deal();
   Reports();
   Take(1, 1, Token{1, 0}, 1);
   const auto reports = Reports();
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_NE(reports[0].finding.find("in its step 0: it got another share in place of its own (swapped)"),
-            std::string::npos)
-      << reports[0].finding;
+  EXPECT_HAS(reports[0].finding, "in its step 0: it got another share in place of its own (swapped)");
 }
 
 // The trainer counts its shares when the END comes.
 TEST_F(VerifiedTest, SharesThatNeverCameAreCounted) {
   for (const int64_t missing : {int64_t{2}, int64_t{-1}, INT64_MIN}) {
     SetUp();
-    OpenAll(1, 9);
-    Begin(1);
+    OpenAndBegin(1, 9);
     for (int step = 0; step < 3; ++step) Deal();
     Take(1, 0);
     source_->Epoch()->Finish({});
@@ -110,11 +95,9 @@ TEST_F(VerifiedTest, SharesThatNeverCameAreCounted) {
     source_->Hear(1, 1, wire::Close{LaneStep(1), 0, missing});
     const auto reports = Reports();
     ASSERT_EQ(reports.size(), 1u);
-    EXPECT_NE(reports[0].finding.find(missing > 0 ? "rank 1 on node1, after its step 1: 2 shares, of 2 rows, are lost"
-                                      : missing > -2 ? "1 shares more came than were sent (twice)"
-                                                     : "9223372036854775808 shares more came"),
-              std::string::npos)
-        << reports[0].finding;
+    EXPECT_HAS(reports[0].finding, missing > 0    ? "rank 1 on node1, after its step 1: 2 shares, of 2 rows, are lost"
+                                   : missing > -2 ? "1 shares more came than were sent (twice)"
+                                                  : "9223372036854775808 shares more came");
     source_->OnClose(0, 1, 0);
     source_->End();
     EXPECT_EQ(Reports()[0].lost, missing > 0 ? 2u : 0u);
@@ -126,8 +109,7 @@ TEST_F(VerifiedTest, FillersAreAmongWhatIsToBeConfirmed) {
   ChannelConfig config;
   config.remainder = plan::Remainder::kPad;
   Make(config, MakeWorld(1, 4, 2, true, true));
-  OpenAll(1, 9);
-  Begin(1);
+  OpenAndBegin(1, 9);
   Deal();
   Step filler = MakeStep(9, 2);
   filler.elements.clear();

@@ -22,28 +22,12 @@ class StaticLanesTest : public testing::Test {
   void Deal(uint64_t steps = 1) {
     for (uint64_t i = 0; i < steps; ++i) lanes_->Deal(MakeStep(lanes_->dealt(), trainers_));
   }
-  Texts Out() { return recorder_.Take(); }
+  Lines Out() { return recorder_.Take(); }
 
   int trainers_ = 0;
   Recorder recorder_;
   std::shared_ptr<Lanes> lanes_;
 };
-
-TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
-  Make(2, 2);
-  OpenAll(2);
-  Deal(2);
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0", "0<1:1", "1<1:1"}));
-  EXPECT_FALSE(lanes_->HasCredit(1));
-  lanes_->Taken(0, LaneStep(2), LaneStep(4));
-  EXPECT_FALSE(lanes_->HasCredit(1));
-  EXPECT_EQ(lanes_->WaitsFor(0, 1), std::vector<int>{1});
-  EXPECT_EQ(lanes_->Untaken().size(), 2u);
-  lanes_->Taken(1, LaneStep(1), LaneStep(3));
-  EXPECT_TRUE(lanes_->HasCredit(1));
-  EXPECT_EQ(lanes_->WaitsFor(0, 1), std::vector<int>());
-  EXPECT_EQ(lanes_->Untaken().size(), 1u);
-}
 
 TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   Make(3, 8);
@@ -75,13 +59,13 @@ TEST_F(StaticLanesTest, NobodyHasTakenWhatWasNotSent) {
   lanes_->Taken(1, LaneStep(~0ull), LaneStep(4));
   EXPECT_EQ(lanes_->Untaken().size(), 0u);
   Deal();
-  EXPECT_EQ(Out(), (Texts{"0<2:2", "1<2:2"})) << "nothing is passed over";
+  EXPECT_EQ(Out(), (Lines{"0<2:2", "1<2:2"})) << "nothing is passed over";
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
   lanes_->Close(0, LaneStep(~0ull));
   EXPECT_EQ(lanes_->Untaken().size(), 1u) << "the other has not taken it";
   lanes_->Recalled(1, LaneStep(9), LaneStep(9));
   lanes_->Finish({});
-  EXPECT_EQ(Out(), (Texts{"1<end@3"}));
+  EXPECT_EQ(Out(), (Lines{"1<end@3"}));
 }
 
 TEST_F(StaticLanesTest, ALimitWithoutEndStaysSoWhereALaneGoesOn) {
@@ -92,7 +76,7 @@ TEST_F(StaticLanesTest, ALimitWithoutEndStaysSoWhereALaneGoesOn) {
     ASSERT_TRUE(lanes_->HasCredit(1));
     Deal();
   }
-  EXPECT_EQ(Out(), (Texts{"0<0:2"}));
+  EXPECT_EQ(Out(), (Lines{"0<0:2"}));
 }
 
 // A reader that keeps in step with others: its lanes are gated.
@@ -101,25 +85,25 @@ TEST_F(StaticLanesTest, AStepWaitsUntilAllReadersHaveIt) {
   OpenAll(2);
   ASSERT_TRUE(lanes_->HasCredit(1));
   Deal(2);
-  EXPECT_EQ(Out(), Texts());
+  EXPECT_EQ(Out(), Lines());
   EXPECT_FALSE(lanes_->HasCredit(1)) << "what waits here counts";
   EXPECT_EQ(lanes_->Untaken().size(), 2u) << "and is saved";
   lanes_->Allow(DealtStep(1));
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0"}));
+  EXPECT_EQ(Out(), (Lines{"0<0:0", "1<0:0"}));
   lanes_->Allow(DealtStep(0));  // one that was overtaken
   lanes_->Taken(0, LaneStep(1), LaneStep(3));
   lanes_->Taken(1, LaneStep(1), LaneStep(3));
   EXPECT_TRUE(lanes_->HasCredit(1));
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
-  EXPECT_EQ(Out(), Texts());
+  EXPECT_EQ(Out(), Lines());
   lanes_->Allow(DealtStep(3));
-  EXPECT_EQ(Out(), (Texts{"0<1:1", "1<1:1"}));
+  EXPECT_EQ(Out(), (Lines{"0<1:1", "1<1:1"}));
   Deal(2);
-  EXPECT_EQ(Out(), (Texts{"0<2:2", "1<2:2"})) << "a step that is allowed in advance is sent at once";
+  EXPECT_EQ(Out(), (Lines{"0<2:2", "1<2:2"})) << "a step that is allowed in advance is sent at once";
   lanes_->EndAt(DealtStep(3), {});
-  EXPECT_EQ(Out(), (Texts{"0<end@3", "1<end@3"})) << "without the step that others have not";
+  EXPECT_EQ(Out(), (Lines{"0<end@3", "1<end@3"})) << "without the step that others have not";
   for (int t = 0; t < 2; ++t) lanes_->Taken(t, LaneStep(3), LaneStep(5));
-  EXPECT_EQ(Out(), Texts());
+  EXPECT_EQ(Out(), Lines());
   EXPECT_EQ(lanes_->Untaken().size(), 1u) << "no trainer has taken it: a checkpoint holds it";
 }
 
@@ -128,17 +112,17 @@ TEST_F(StaticLanesTest, FillersStandForStepsThatOthersHave) {
   OpenAll(2);
   Deal();
   lanes_->Allow(DealtStep(2));
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0"})) << "step 1 is still to come from the pipeline";
+  EXPECT_EQ(Out(), (Lines{"0<0:0", "1<0:0"})) << "step 1 is still to come from the pipeline";
   lanes_->Fill(MakeStep(99, 2));
-  EXPECT_EQ(Out(), (Texts{"0<1:99", "1<1:99"}));
+  EXPECT_EQ(Out(), (Lines{"0<1:99", "1<1:99"}));
   lanes_->Allow(DealtStep(4));
-  EXPECT_EQ(Out(), Texts()) << "fillers keep to the window too";
+  EXPECT_EQ(Out(), Lines()) << "fillers keep to the window too";
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
-  EXPECT_EQ(Out(), (Texts{"0<2:99", "0<3:99"}));
+  EXPECT_EQ(Out(), (Lines{"0<2:99", "0<3:99"}));
   EXPECT_EQ(lanes_->Untaken().size(), 1u) << "of the elements, trainer 1 has not taken its first";
   lanes_->Taken(1, LaneStep(2), LaneStep(4));
   EXPECT_EQ(lanes_->Untaken().size(), 0u) << "a filler is no element";
-  EXPECT_EQ(Out(), (Texts{"1<2:99", "1<3:99"}));
+  EXPECT_EQ(Out(), (Lines{"1<2:99", "1<3:99"}));
 }
 
 // Trainers at random speeds, against the contract. Some have taken steps in an earlier run, open late, close early or

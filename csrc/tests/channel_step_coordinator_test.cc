@@ -31,7 +31,7 @@ class StepCoordinatorTest : public testing::Test {
     in_step_.OnReady(word.reader, MakeHeader(channel, epoch, ready));
   }
   // The messages to the readers that these messages cause.
-  Texts After(const std::vector<Word>& words, uint64_t epoch = 1, uint32_t channel = 7) {
+  Lines After(const std::vector<Word>& words, uint64_t epoch = 1, uint32_t channel = 7) {
     for (const Word& word : words) Ready(word, epoch, channel);
     return Gos();
   }
@@ -39,8 +39,8 @@ class StepCoordinatorTest : public testing::Test {
     return {{0, progress, steps}, {1, progress, steps}, {2, progress, steps}};
   }
   // "r1 e1 3": reader 1 may deal up to step 3. "... end": it ends there. Also "... end!13 text" and "... behind: text".
-  Texts Gos() {
-    Texts texts;
+  Lines Gos() {
+    Lines texts;
     for (const auto& [reader, go] : std::exchange(gos_, {})) {
       std::string text =
           "r" + std::to_string(reader) + " e" + std::to_string(go.epoch) + " " + std::to_string(go.steps.n);
@@ -52,7 +52,7 @@ class StepCoordinatorTest : public testing::Test {
     }
     return texts;
   }
-  static Texts ToAll(const std::string& go) { return {"r0 " + go, "r1 " + go, "r2 " + go}; }
+  static Lines ToAll(const std::string& go) { return {"r0 " + go, "r1 " + go, "r2 " + go}; }
 
   const World world_ = MakeWorld(0, 3, kReaders, false, true);
   struct Told : wire::Go {
@@ -72,7 +72,7 @@ TEST_F(StepCoordinatorTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
     const auto epoch = 1 + static_cast<uint64_t>(last);
     const std::string e = "e" + std::to_string(epoch) + " 2";
     EXPECT_EQ(After(AllSay(Progress::kHas, 2), epoch), ToAll(e));
-    EXPECT_EQ(After({{1, Progress::kFills, 2, scalar}, {2, Progress::kFills, 2}}, epoch), Texts())
+    EXPECT_EQ(After({{1, Progress::kFills, 2, scalar}, {2, Progress::kFills, 2}}, epoch), Lines())
         << "reader 0 may have ended too";
     const Outcome broken(kInternal, "broken", {"r0"});
     EXPECT_EQ(
@@ -105,9 +105,9 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
     EXPECT_EQ(After(AllSay(Progress::kHas, 1), epoch), ToAll(e + "1"));
     EXPECT_EQ(After({{1, one.how, 1, {kInternal, "[r1] lost"}, true}, {2, one.how, 1, {kInternal, "[r2] lost"}, true}},
                     epoch),
-              Texts());
+              Lines());
     for (size_t i = 0; i < one.words.size(); ++i) {
-      Texts expected = ToAll(e + one.gos[i]);
+      Lines expected = ToAll(e + one.gos[i]);
       if (one.words[i].progress == Progress::kClosed) expected.erase(expected.begin());
       EXPECT_EQ(After({one.words[i]}, epoch), expected) << "epoch " << epoch;
     }
@@ -149,9 +149,9 @@ TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
     if (first == 0) has();
     goes_on(1, 5);
     if (first == 1) has();
-    const Texts gos = Gos();
+    const Lines gos = Gos();
     ASSERT_FALSE(gos.empty());
-    EXPECT_NE(gos.back().find("weigh=: the hosts saved this epoch at different steps"), std::string::npos);
+    EXPECT_HAS(gos.back(), "weigh=: the hosts saved this epoch at different steps");
   }
 }
 
@@ -164,17 +164,17 @@ TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
       " 0 end!9 [r1] this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
       ". The reader of each host has a position of its own. Restore the iterator on every rank, from the state that "
       "this rank saved";
-  EXPECT_EQ(After({goes_on(1, 5)}, 2), Texts());
-  EXPECT_EQ(After({{2, Progress::kHas, 1}}, 2), (Texts{"r1 e2" + text, "r2 e2" + text}));
-  EXPECT_EQ(After({{0, Progress::kBegins}}, 2), Texts{"r0 e2" + text}) << "which begins after the end";
-  EXPECT_EQ(After({goes_on(0, 5)}, 2), Texts());
-  EXPECT_EQ(After({{2, Progress::kHas, 1}}, 3), Texts()) << "the other way round";
-  EXPECT_EQ(After({goes_on(1, 3)}, 3), (Texts{"r1 e3" + text, "r2 e3" + text}));
+  EXPECT_EQ(After({goes_on(1, 5)}, 2), Lines());
+  EXPECT_EQ(After({{2, Progress::kHas, 1}}, 2), (Lines{"r1 e2" + text, "r2 e2" + text}));
+  EXPECT_EQ(After({{0, Progress::kBegins}}, 2), Lines{"r0 e2" + text}) << "which begins after the end";
+  EXPECT_EQ(After({goes_on(0, 5)}, 2), Lines());
+  EXPECT_EQ(After({{2, Progress::kHas, 1}}, 3), Lines()) << "the other way round";
+  EXPECT_EQ(After({goes_on(1, 3)}, 3), (Lines{"r1 e3" + text, "r2 e3" + text}));
   const std::vector<Word> begin{{1, Progress::kHas, 1}, {2, Progress::kHas, 1}};
-  EXPECT_EQ(After({goes_on(0, 0)}, 4), Texts());
-  EXPECT_EQ(After(begin, 4), Texts()) << "a checkpoint of the beginning may stand beside those that begin";
+  EXPECT_EQ(After({goes_on(0, 0)}, 4), Lines());
+  EXPECT_EQ(After(begin, 4), Lines()) << "a checkpoint of the beginning may stand beside those that begin";
   EXPECT_EQ(After({{0, Progress::kHas, 1}}, 4), ToAll("e4 1"));
-  EXPECT_EQ(After({goes_on(0, 0), goes_on(1, 1), goes_on(2, 0)}, 5), Texts()) << "and beside those that go on";
+  EXPECT_EQ(After({goes_on(0, 0), goes_on(1, 1), goes_on(2, 0)}, 5), Lines()) << "and beside those that go on";
 }
 
 TEST_F(StepCoordinatorTest, AnErrorGoesBeforeAnEndInTheSameStepAndFillersDoNotPassIt) {
@@ -196,15 +196,15 @@ TEST_F(StepCoordinatorTest, AnEndStandsThoughMoreWordsCome) {
 
 TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
   const std::vector<Word> others{{0, Progress::kHas, 1}, {2, Progress::kHas, 1}};
-  EXPECT_EQ(After(others), Texts());
-  EXPECT_EQ(After({{1, Progress::kClosed}}), (Texts{"r0 e1 1", "r2 e1 1"}));
-  EXPECT_EQ(After({{0, Progress::kEnded, 1}}), (Texts{"r0 e1 1 end", "r2 e1 1 end"}));
-  EXPECT_EQ(After(others, 2), Texts()) << "it has left that epoch, not this one";
+  EXPECT_EQ(After(others), Lines());
+  EXPECT_EQ(After({{1, Progress::kClosed}}), (Lines{"r0 e1 1", "r2 e1 1"}));
+  EXPECT_EQ(After({{0, Progress::kEnded, 1}}), (Lines{"r0 e1 1 end", "r2 e1 1 end"}));
+  EXPECT_EQ(After(others, 2), Lines()) << "it has left that epoch, not this one";
   EXPECT_EQ(After({{1, Progress::kHas, 1}}, 2), ToAll("e2 1"));
-  EXPECT_EQ(After(others, 3), Texts());
-  EXPECT_EQ(After({{1, Progress::kDeparted}}, 3), (Texts{"r0 e3 1", "r2 e3 1"}));
-  EXPECT_EQ(After(others, 4), (Texts{"r0 e4 1", "r2 e4 1"}));
-  EXPECT_EQ(After(others, 1, 8), Texts()) << "of another channel it is still there";
+  EXPECT_EQ(After(others, 3), Lines());
+  EXPECT_EQ(After({{1, Progress::kDeparted}}, 3), (Lines{"r0 e3 1", "r2 e3 1"}));
+  EXPECT_EQ(After(others, 4), (Lines{"r0 e4 1", "r2 e4 1"}));
+  EXPECT_EQ(After(others, 1, 8), Lines()) << "of another channel it is still there";
 }
 
 // A long job makes and releases many channels. A reader may answer late, when all have left the epoch that it was asked
@@ -217,26 +217,26 @@ TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
   After({{0, Progress::kHas, 1}, {0, Progress::kAsks, 1}}, 1, 101);
   After(AllSay(Progress::kClosed, 1), 1, 101);
   EXPECT_EQ(in_step_.kept(), 0u);
-  EXPECT_EQ(After({{1, Progress::kExplains, 0, {kOk, "it slept"}}}, 1, 101), Texts());
+  EXPECT_EQ(After({{1, Progress::kExplains, 0, {kOk, "it slept"}}}, 1, 101), Lines());
   EXPECT_EQ(in_step_.kept(), 0u);
 }
 
 // A reader that sends fillers beside a longer reader has been given those steps. It does not end before them.
 TEST_F(StepCoordinatorTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   EXPECT_EQ(After({{0, Progress::kFills, 2}, {2, Progress::kFills, 1}, {1, Progress::kHas, 7}}), ToAll("e1 7"));
-  EXPECT_EQ(After({{1, Progress::kClosed, 7}}), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
+  EXPECT_EQ(After({{1, Progress::kClosed, 7}}), (Lines{"r0 e1 7 end", "r2 e1 7 end"}));
 }
 
 TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
   EXPECT_EQ(
       After({{0, Progress::kHas, 3}, {0, Progress::kAsks, 3}}),
-      (Texts{"r1 e1 0 why?", "r2 e1 0 why?", "r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
+      (Lines{"r1 e1 0 why?", "r2 e1 0 why?", "r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
   EXPECT_EQ(After({{2, Progress::kExplains, 9, {kOk, "it sleeps"}}}),
-            (Texts{"r0 e1 0 behind: reader 2 on node2, which has not: it sleeps"}));
+            (Lines{"r0 e1 0 behind: reader 2 on node2, which has not: it sleeps"}));
   EXPECT_EQ(After({{2, Progress::kEnded, 2}, {1, Progress::kHas, 1}}), ToAll("e1 1"));
-  EXPECT_EQ(After({{1, Progress::kExplains, 1, {kOk, "it slept"}}}), Texts()) << "that has passed";
+  EXPECT_EQ(After({{1, Progress::kExplains, 1, {kOk, "it slept"}}}), Lines()) << "that has passed";
   EXPECT_EQ(After({{0, Progress::kAsks, 3}}),
-            (Texts{"r1 e1 1 why?", "r0 e1 1 behind: reader 1 on node1, which has not"}))
+            (Lines{"r1 e1 1 why?", "r0 e1 1 behind: reader 1 on node1, which has not"}))
       << "one that has ended is not waited for";
 }
 

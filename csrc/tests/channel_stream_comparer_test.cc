@@ -28,7 +28,7 @@ class StreamComparerTest : public testing::Test {
     EXPECT_EQ(comparer_.kept(), 0u);
   }
   // "0 alike", or "2 reader 0 on node3 and ...: the difference", since the last call.
-  Texts Sent() {
+  Lines Sent() {
     for (std::string& text : sent_) {
       const size_t from = text.find("differ on "), to = text.find(". Rows would");
       if (from != std::string::npos) text = text.substr(0, 2) + text.substr(from + 10, to - from - 10);
@@ -38,7 +38,7 @@ class StreamComparerTest : public testing::Test {
   std::string Both(int one, int other) const { return world_.ReaderName(one) + " and " + world_.ReaderName(other); }
 
   const World world_ = MakeWorld(0, 3, 3, false, true);
-  Texts sent_;
+  Lines sent_;
   StreamComparer comparer_{
       &world_, [this](int member, wire::Header h, const Share* share) {
         EXPECT_TRUE(share == nullptr);
@@ -53,22 +53,22 @@ TEST_F(StreamComparerTest, AllGetTheResultWhenAllHaveEnded) {
   Pull(0, 0, {1, 2, 3});
   End(1, 0, {1, 2, 3, 4});
   End(0, 3, {4});
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
   End(2, 0, {1, 2, 3, 4});
-  EXPECT_EQ(Sent(), (Texts{"0 alike", "1 alike", "2 alike"}));
+  EXPECT_EQ(Sent(), (Lines{"0 alike", "1 alike", "2 alike"}));
   LeaveAll();
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
 }
 
 TEST_F(StreamComparerTest, TheFirstDifferenceGoesToAllThatHaveBegun) {
   Pull(0, 0, {1, 2, 3});
   Pull(1, 0, {1, 9, 9});
   const std::string what = Both(0, 1) + ": element 1 is not the same";
-  EXPECT_EQ(Sent(), (Texts{"0 " + what, "1 " + what}));
+  EXPECT_EQ(Sent(), (Lines{"0 " + what, "1 " + what}));
   Pull(0, 3, {4});
-  EXPECT_EQ(Sent(), Texts()) << "once";
+  EXPECT_EQ(Sent(), Lines()) << "once";
   Pull(2, 0, {7});
-  EXPECT_EQ(Sent(), Texts{"2 " + what}) << "the first difference, after its first message";
+  EXPECT_EQ(Sent(), Lines{"2 " + what}) << "the first difference, after its first message";
   LeaveAll();
 }
 
@@ -78,7 +78,7 @@ TEST_F(StreamComparerTest, AnEndBeforeAnotherReadersElement) {
     End(1, 0, {1, 2});
     if (!longer_first) Pull(2, 0, {1, 2, 3});
     const std::string what = Both(1, 2) + ": element 2 is missing on the first, whose data end before it";
-    EXPECT_EQ(Sent(), (Texts{"1 " + what, "2 " + what}));
+    EXPECT_EQ(Sent(), (Lines{"1 " + what, "2 " + what}));
     LeaveAll();
   }
 }
@@ -90,21 +90,21 @@ TEST_F(StreamComparerTest, FilesAndElements) {
   Pull(0, 0, {}, Of::kFiles);
   Pull(1, 0, {1});
   const std::string what = Both(0, 1) + ": the first divides files, and the second elements";
-  EXPECT_EQ(Sent(), (Texts{"0 " + what, "1 " + what}));
+  EXPECT_EQ(Sent(), (Lines{"0 " + what, "1 " + what}));
   LeaveAll();
 }
 
 TEST_F(StreamComparerTest, AReaderThatHasLeftIsNotWaitedFor) {
   End(0, 0, {1});
   Pull(1, 0, {}, Of::kClosed);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
   Pull(2, 0, {}, Of::kDeparted);
-  EXPECT_EQ(Sent(), Texts{"0 alike"});
+  EXPECT_EQ(Sent(), Lines{"0 alike"});
   Pull(0, 0, {}, Of::kClosed);
   Pull(0, 0, {1}, Of::kEnded, 2);
-  EXPECT_EQ(Sent(), Texts()) << "reader 1 may begin epoch 2";
+  EXPECT_EQ(Sent(), Lines()) << "reader 1 may begin epoch 2";
   Pull(1, 0, {1}, Of::kEnded, 2);
-  EXPECT_EQ(Sent(), (Texts{"0 alike", "1 alike"}));
+  EXPECT_EQ(Sent(), (Lines{"0 alike", "1 alike"}));
   Pull(0, 0, {}, Of::kClosed, 2);
   Pull(1, 0, {}, Of::kClosed, 2);
   Pull(0, 0, {}, Of::kDeparted);
@@ -118,9 +118,9 @@ TEST_F(StreamComparerTest, ReadersThatResumeBeginAtElementsOfTheirOwn) {
   Pull(2, 6, {16, 17});
   End(0, 7, {17});
   End(1, 8);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), Lines());
   End(2, 8);
-  EXPECT_EQ(Sent(), (Texts{"0 alike", "1 alike", "2 alike"}));
+  EXPECT_EQ(Sent(), (Lines{"0 alike", "1 alike", "2 alike"}));
   LeaveAll();
   Pull(1, 7, {17});
   Pull(0, 7, {18});
@@ -148,11 +148,11 @@ TEST_F(StreamComparerTest, AnyOneChangeIsFound) {
       left -= ended[r];
       Pull(reader, first, hashes, ended[r] ? Of::kEnded : Of::kGoesOn);
     }
-    Texts texts = Sent();
+    Lines texts = Sent();
     ASSERT_EQ(texts.size(), 3u) << seed;
     for (const std::string& text : texts) {
       const std::string wanted = changed < count ? "element " + std::to_string(changed) + " is not the same" : "alike";
-      EXPECT_NE(text.find(wanted), std::string::npos) << seed << ": " << text;
+      EXPECT_HAS(text, wanted) << seed << ": " << text;
     }
     LeaveAll();
   }
@@ -170,8 +170,8 @@ class DividedTest : public SourceTest {
   void Hear(int code, const std::string& text) {
     source_->Handle(world_.readers[0], MakeHeader(source_->config().number, 1, wire::Alike{{code, text}}));
   }
-  Texts SentOf(const std::string& kind) {
-    Texts found;
+  Lines SentOf(const std::string& kind) {
+    Lines found;
     for (const std::string& text : Sent()) {
       if (text.find(kind) != std::string::npos) found.push_back(text);
     }
@@ -180,50 +180,47 @@ class DividedTest : public SourceTest {
 };
 
 TEST_F(DividedTest, TheEndWaitsForTheResult) {
-  OpenAll(1);
-  Begin(1);
+  OpenAndBegin(1);
   Deal();
   source_->Epoch()->Pulled(0, {1, 2, 3});
-  EXPECT_EQ(SentOf("PULLED"), Texts()) << "in bunches";
+  EXPECT_EQ(SentOf("PULLED"), Lines()) << "in bunches";
   source_->Epoch()->Pulled(3, std::vector<uint64_t>(64));
-  EXPECT_EQ(SentOf("PULLED"), Texts{"r0 PULLED e1 0,0,67"});
+  EXPECT_EQ(SentOf("PULLED"), Lines{"r0 PULLED e1 0,0,67"});
   source_->Epoch()->Pulled(67, {1});
   ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Epoch()->Finish({});
-  EXPECT_EQ(Sent(), Texts{"r0 PULLED e1 67,1,1"}) << "no end yet";
+  EXPECT_EQ(Sent(), Lines{"r0 PULLED e1 67,1,1"}) << "no end yet";
   source_->OnWhy(0, 1, 1);
   EXPECT_EQ(SentOf("has ended. The epoch ends with the last reader's pipeline").size(), 1u);
   source_->OnSave(0, 1, 5);
   EXPECT_EQ(source_->Linger(), Task::kSave);
   source_->TakeSaveRequests();
   Hear(kOk, "");
-  Texts sent = Sent();
+  Lines sent = Sent();
   EXPECT_EQ(std::count_if(sent.begin(), sent.end(), [](const auto& s) { return s.find("END e1") != s.npos; }), 2);
   EXPECT_EQ(std::count(sent.begin(), sent.end(), "r0 PULLED e1 68,3,0"), 1);
   CloseAll(1, 1);
 }
 
 TEST_F(DividedTest, ADifferenceEndsTheEpochForAllTrainers) {
-  OpenAll(1);
-  Begin(1);
+  OpenAndBegin(1);
   Deal();
   Sent();
   Hear(kDataLoss, "element 3 differs");
-  const Texts ends = SentOf("END e1");
+  const Lines ends = SentOf("END e1");
   ASSERT_EQ(ends.size(), 2u);
-  for (const std::string& end : ends) EXPECT_NE(end.find("element 3 differs"), std::string::npos) << end;
+  for (const std::string& end : ends) EXPECT_HAS(end, "element 3 differs");
   EXPECT_EQ(source_->Await(), Task::kStop);
   CloseAll(1, 1);
 }
 
 TEST_F(DividedTest, NobodyWaitsForTheResultOfALeftEpoch) {
-  OpenAll(1);
-  Begin(1);
+  OpenAndBegin(1);
   Deal();
   source_->Epoch()->Pulled(0, {1});
   source_->Epoch()->Finish({});
   CloseAll(1);
-  EXPECT_EQ(SentOf("PULLED"), (Texts{"r0 PULLED e1 0,1,1", "r0 PULLED e1 1,3,0"}));
+  EXPECT_EQ(SentOf("PULLED"), (Lines{"r0 PULLED e1 0,1,1", "r0 PULLED e1 1,3,0"}));
 }
 
 }  // namespace

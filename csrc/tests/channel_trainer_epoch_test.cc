@@ -27,7 +27,7 @@ class DynamicTrainerEpochTest : public testing::Test {
         });
     Told();
   }
-  Texts Told() { return std::exchange(told_, {}); }
+  Lines Told() { return std::exchange(told_, {}); }
   void Data(int reader) { epoch_->On(reader, wire::Data(), nullptr); }
   bool Takes() {
     Arrival arrival;
@@ -39,7 +39,7 @@ class DynamicTrainerEpochTest : public testing::Test {
   ChannelConfig config_;
   Window window_{2, 0, true};
   std::unique_ptr<TrainerEpoch> epoch_;
-  Texts told_;
+  Lines told_;
 };
 
 // verified: without its acknowledgement the other trainers would wait for the end, as long as the program keeps the
@@ -49,11 +49,11 @@ TEST_F(DynamicTrainerEpochTest, AShareThatCantBeHashedIsAcknowledgedAllTheSame) 
   Open(1);
   Data(0);
   EXPECT_TRUE(Takes());
-  EXPECT_EQ(Told(), Texts()) << "with its hash";
+  EXPECT_EQ(Told(), Lines()) << "with its hash";
   epoch_->HandedOut();
-  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 1,3"}));
+  EXPECT_EQ(Told(), (Lines{"r0 TAKEN 1,3"}));
   epoch_->HandedOut();
-  EXPECT_EQ(Told(), Texts());
+  EXPECT_EQ(Told(), Lines());
 }
 
 // The same with what came on demand, later.
@@ -62,11 +62,11 @@ TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatCameOnDemand) {
   for (int r = 0; r < 2; ++r) epoch_->OnRecall(r);
   Told();
   epoch_->SetWaiting(true);
-  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 0,1", "r1 TAKEN 0,1"}));
+  EXPECT_EQ(Told(), (Lines{"r0 TAKEN 0,1", "r1 TAKEN 0,1"}));
   Data(1);
-  EXPECT_EQ(Told(), Texts()) << "it is waited for";
+  EXPECT_EQ(Told(), Lines()) << "it is waited for";
   epoch_->GiveUp();
-  EXPECT_EQ(Told(), (Texts{"r1 RECALLED 0,0"}));
+  EXPECT_EQ(Told(), (Lines{"r1 RECALLED 0,0"}));
   EXPECT_EQ(epoch_->Queued(), 0u);
   epoch_->SetWaiting(true);
   Data(0);
@@ -81,7 +81,7 @@ TEST_F(DynamicTrainerEpochTest, WhatWasKeptAndNotTakenIsNotCountedAtTheEnd) {
   epoch_->OnRecall(0);
   Told();
   epoch_->Close();
-  EXPECT_EQ(Told(), (Texts{"r0 CLOSE 0,0"}));
+  EXPECT_EQ(Told(), (Lines{"r0 CLOSE 0,0"}));
 }
 
 }  // namespace

@@ -21,6 +21,13 @@ Column Vector(const std::vector<T>& values) {
   return column;
 }
 
+// The places of a sparse vector's values.
+inline Column Places(const std::vector<int64_t>& rows) {
+  Column places = Vector<int64_t>(rows);
+  places.dims.push_back(1);
+  return places;
+}
+
 template <typename T>
 std::vector<T> Listed(const Column& column) {
   return {column.as<T>(), column.as<T>() + column.count()};

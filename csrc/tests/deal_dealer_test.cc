@@ -17,40 +17,26 @@
 #include "channel/source.h"
 #include "deal/checkpoint_state.h"
 #include "deal/dealer.h"
-#include "mail/post.h"
-#include "rows/bundle.h"
 #include "tests/column_samples.h"
+#include "tests/made_up_pipeline.h"
+#include "tests/member_network.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
 
-constexpr uint64_t kElements = 4;
-
 // Element k: the numbers 10 k and 10 k + 1, and their texts.
-class MadeUpPipeline : public Pipeline {
+class TwoComponents : public MadeUpPipeline {
  public:
   struct Options {
     bool saves = true;
     int64_t first = 0;  // added to all numbers
-    uint64_t fails_at = kElements + 1;
     bool texts = true;  // otherwise elements lack their second component
   };
-  explicit MadeUpPipeline(const Options& options) : options_(options) {}
+  explicit TwoComponents(const Options& options) : MadeUpPipeline(options.saves), options_(options) {}
 
-  Outcome Start(uint64_t number) override {
-    number_ = number;
-    started_ = true;
-    return {};
-  }
-  Outcome StartFrom(const std::vector<std::string>& saved, uint64_t number) override {
-    next_ = std::stoull(saved.at(0));
-    return Start(number);
-  }
-  bool started() const override { return started_; }
-  uint64_t number() const override { return number_; }
   Outcome Next(Columns* element, bool* end) override {
-    *end = next_ == kElements;
-    if (next_ == options_.fails_at) return {kDataLoss, "the pipeline has failed"};
+    *end = next_ == 4;
     if (*end) return {};
     const int64_t number = 10 * static_cast<int64_t>(next_++) + options_.first;
     const auto texts = std::make_shared<const std::string>(std::to_string(number) + std::to_string(number + 1));
@@ -60,25 +46,9 @@ class MadeUpPipeline : public Pipeline {
     if (!options_.texts) element->pop_back();
     return {};
   }
-  Outcome Save(uint64_t /*most*/, std::vector<std::string>* saved, uint64_t* bytes) override {
-    if (!options_.saves) return {kFailedPrecondition, "it has no state"};
-    saved->push_back(std::to_string(next_));
-    *bytes = 1;
-    return {};
-  }
-  std::function<void()> Canceller() const override {
-    return [] {};
-  }
-  bool cancelled() const override { return false; }
-  void Close() override { started_ = false; }
-  std::shared_ptr<void> Traced(const char*, const std::string&, std::optional<uint64_t>) const override {
-    return nullptr;
-  }
 
  private:
   const Options options_;
-  bool started_ = false;
-  uint64_t next_ = 0, number_ = 0;
 };
 
 // The first epoch of a channel, and its only trainer.
@@ -86,22 +56,19 @@ class Epoch {
  public:
   explicit Epoch(ChannelConfig config = {})
       : world_(World::Of(0, {{"host", 0, 0, 0, 0, 0}})),
-        post_(&world_,
-              std::make_unique<HostLinks>(world_, Payload::kMessage, 0,
-                                          [](const std::string& mine) { return std::vector{mine}; }),
-              {}),
+        post_(PostOf(&world_)),
         source_(With(std::move(config)), &world_, 60, [this](int, wire::Header header, const Share* share) {
           const std::lock_guard lock(mu_);
           messages_.emplace_back(std::move(header.message), share == nullptr ? nullptr : share->bundle);
           came_.notify_all();
         }) {}
 
-  void Begin(const MadeUpPipeline::Options& options) {
+  void Begin(const TwoComponents::Options& options) {
     Say(wire::Open{LaneStep(2)});
     uint64_t number = 0;
     ASSERT_EQ(source_.WaitEpoch(std::chrono::milliseconds(0), &number), 1);
     dealer_ = std::async(std::launch::async, [this, options] {
-      DealEpoch(&source_, &post_, [&] { return std::make_unique<MadeUpPipeline>(options); }, 1, true, {});
+      DealEpoch(&source_, post_.get(), [&] { return std::make_unique<TwoComponents>(options); }, 1, true, {});
     });
   }
   void Say(wire::Message message) { source_.Handle(0, MakeHeader(0, 1, std::move(message))); }
@@ -120,17 +87,6 @@ class Epoch {
     }
     ADD_FAILURE() << "no " << Kind::kName << " has come";
     return {};
-  }
-  // The numbers of the next share, whose texts must be the same.
-  std::vector<int64_t> NextShare() {
-    const BundlePtr bundle = Hear<wire::Data>().second;
-    const Columns* columns = nullptr;
-    if (!TakeColumns(bundle, &columns).ok()) return {};
-    std::vector<int64_t> numbers = Listed<int64_t>(columns->at(0));
-    std::vector<int64_t> texts;
-    for (const auto text : Listed<std::string_view>(columns->at(1))) texts.push_back(std::stoll(std::string(text)));
-    EXPECT_EQ(numbers, texts);
-    return numbers;
   }
   std::string Save() {
     Say(wire::Save{7});
@@ -166,47 +122,24 @@ class Epoch {
   std::mutex mu_;
   std::condition_variable came_;
   std::deque<std::pair<wire::Message, BundlePtr>> messages_;
-  Post post_;
+  std::unique_ptr<Post> post_;
   Source source_;
   std::future<void> dealer_;
 };
 
-using Numbers = std::vector<int64_t>;
-
-TEST(Dealer, DealsAllElementsAndTheEnd) {
-  Epoch epoch;
-  epoch.Begin({});
-  EXPECT_EQ(epoch.NextShare(), (Numbers{0, 1}));
-  EXPECT_EQ(epoch.NextShare(), (Numbers{10, 11}));
-  epoch.Say(wire::Taken{LaneStep(2), LaneStep(4)});
-  EXPECT_EQ(epoch.NextShare(), (Numbers{20, 21}));
-  EXPECT_EQ(epoch.NextShare(), (Numbers{30, 31}));
-  EXPECT_TRUE(epoch.End(4).ok());
-}
-
-TEST(Dealer, SendsTheErrorOfThePipelineAfterTheStepsBefore) {
-  Epoch epoch;
-  epoch.Begin({true, 0, 1});
-  EXPECT_EQ(epoch.NextShare(), (Numbers{0, 1}));
-  const Outcome outcome = epoch.End(1);
-  EXPECT_EQ(outcome.code, kDataLoss);
-  EXPECT_EQ(outcome.message, "the pipeline has failed");
-}
-
 TEST(Dealer, AnElementWithoutAComponentIsAnError) {
   Epoch epoch;
-  epoch.Begin({true, 0, kElements + 1, false});
+  epoch.Begin({true, 0, false});
   const Outcome outcome = epoch.End(0);
   EXPECT_EQ(outcome.code, kInternal);
   EXPECT_EQ(outcome.message, "an element has 1 components, but those of channel train have 2");
 }
 
 // Of a saved epoch whose trainer has taken one step of the two that were dealt.
-std::string StateAfterOneStep(const MadeUpPipeline::Options& options) {
+std::string StateAfterOneStep(const TwoComponents::Options& options) {
   Epoch epoch;
   epoch.Begin(options);
-  epoch.NextShare();
-  epoch.NextShare();
+  for (int step = 0; step < 2; ++step) epoch.Hear<wire::Data>();
   epoch.Say(wire::Taken{LaneStep(1), LaneStep(2)});
   std::string state = epoch.Save();
   epoch.Close(1);
@@ -222,23 +155,8 @@ TEST(Checkpoint, HoldsWhatTheTrainerHasNotTaken) {
   EXPECT_EQ(state.iterator, std::vector<std::string>{"2"});
   ASSERT_EQ(state.elements.size(), 1u);
   EXPECT_EQ(state.elements[0].first, 1u);
-  EXPECT_EQ(Listed<int64_t>(state.elements[0].second.at(0)), (Numbers{10, 11}));
+  EXPECT_EQ(Listed<int64_t>(state.elements[0].second.at(0)), (std::vector<int64_t>{10, 11}));
 }
-
-void ExpectTheRest(const std::string& state, const MadeUpPipeline::Options& options) {
-  Epoch epoch;
-  epoch.Restore(state, 1);
-  epoch.Begin(options);
-  EXPECT_EQ(epoch.NextShare(), (Numbers{10, 11}));
-  EXPECT_EQ(epoch.NextShare(), (Numbers{20, 21}));
-  epoch.Say(wire::Taken{LaneStep(2), LaneStep(4)});
-  EXPECT_EQ(epoch.NextShare(), (Numbers{30, 31}));
-  EXPECT_TRUE(epoch.End(3).ok());
-}
-
-TEST(Checkpoint, TheEpochResumesFromItsState) { ExpectTheRest(StateAfterOneStep({}), {}); }
-
-TEST(Checkpoint, APipelineWithoutAStateRunsAgain) { ExpectTheRest(StateAfterOneStep({false}), {false}); }
 
 TEST(Checkpoint, APipelineThatRunsAgainMustYieldTheSame) {
   const std::string state = StateAfterOneStep({false});
@@ -247,7 +165,7 @@ TEST(Checkpoint, APipelineThatRunsAgainMustYieldTheSame) {
   epoch.Begin({false, 5});
   const Outcome outcome = epoch.End(0);
   EXPECT_EQ(outcome.code, kDataLoss);
-  EXPECT_NE(outcome.message.find("first 2 elements are not those"), std::string::npos) << outcome.message;
+  EXPECT_HAS(outcome.message, "first 2 elements are not those");
 }
 
 TEST(Checkpoint, OfAnotherPipelineIsRefused) {

@@ -2,12 +2,8 @@
 // One iterator of a trainer over a channel whose reader is in the same process. There is no MPI and no engine.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 #include <thread>
@@ -18,9 +14,9 @@
 #include "deal/callback_pipeline.h"
 #include "deal/dealer.h"
 #include "engine/share_iterator.h"
-#include "mail/post.h"
-#include "rows/bundle.h"
 #include "tests/column_samples.h"
+#include "tests/made_up_pipeline.h"
+#include "tests/member_network.h"
 
 namespace hvdata {
 namespace {
@@ -51,10 +47,18 @@ const hvdata_input kNumbers{[](uint64_t) { return yielded = 0, 0; },
                             },
                             [] {}};
 
-// A reader that trains, alone. Two threads of its own deal its epochs, and carry what its two sides send to each other.
+// A reader that trains, alone.
 class Alone {
  public:
-  explicit Alone(bool verify = false) : world_(World::Of(0, {{"host", 0, 0, 0, 0, 0}})) {
+  // `alter`: changes each share on its way.
+  explicit Alone(bool verify = false, const std::function<void(Columns*)>& alter = nullptr)
+      : post_(PostOf(&world_)),
+        network_(
+            1, 0,
+            [this](int, int, wire::Header header, BundlePtr bundle) { Dispatch(std::move(header), std::move(bundle)); },
+            [alter](int, auto* copies) {
+              if (alter) alter(&static_cast<Bundle*>(copies->front().second.get())->columns);
+            }) {
     first_number = 0;
     ChannelConfig config;
     config.number = 1;
@@ -66,69 +70,39 @@ class Alone {
     config.shapes = {std::vector<int64_t>{-1}};
     config.prefetch = 2;
     config.verify = verify;
-    post_ =
-        std::make_unique<Post>(&world_,
-                               std::make_unique<HostLinks>(world_, Payload::kMessage, 0,
-                                                           [](const std::string& mine) { return std::vector{mine}; }),
-                               Post::Ways{});
     const auto send = [this](int, wire::Header header, const Share* share) {
-      const std::lock_guard lock(mu_);
-      letters_.emplace_back(std::move(header), share == nullptr ? nullptr : share->bundle);
-      came_.notify_all();
+      network_.Send(0, 0, std::move(header), share);
     };
     sink_ = std::make_shared<Sink>(config, &world_, 60, 60, send);
     source_ = std::make_unique<Source>(config, &world_, 60, send);
-    carrier_ = std::thread([this] { Carry(); });
     dealer_ = std::thread([this] {
-      uint64_t number = 0;
-      for (int64_t epoch = 0; (epoch = source_->WaitEpoch(std::chrono::milliseconds(20), &number)) >= 0;) {
-        if (epoch == 0) continue;
+      ForEachEpoch(source_.get(), [this](uint64_t epoch, uint64_t) {
         const auto make = [] { return std::make_unique<CallbackPipeline>(&kNumbers, nullptr); };
-        DealEpoch(source_.get(), post_.get(), make, static_cast<uint64_t>(epoch), false, {});
-      }
+        DealEpoch(source_.get(), post_.get(), make, epoch, false, {});
+      });
     });
   }
   ~Alone() {
     source_->Handle(0, MakeHeader(1, 0, wire::Release()));
     dealer_.join();
-    {
-      const std::lock_guard lock(mu_);
-      stop_ = true;
-      came_.notify_all();
-    }
-    carrier_.join();
   }
 
   std::shared_ptr<Sink> sink() const { return sink_; }
-  std::function<void(Columns*)> tamper;  // changes each share on its way
 
  private:
-  void Carry() {
-    for (;;) {
-      std::unique_lock lock(mu_);
-      came_.wait(lock, [this] { return stop_ || !letters_.empty(); });
-      if (letters_.empty()) return;
-      auto [header, bundle] = std::move(letters_.front());
-      letters_.pop_front();
-      lock.unlock();
-      if (bundle != nullptr && tamper) tamper(&static_cast<Bundle*>(bundle.get())->columns);
-      if (wire::IsForReader(header.message)) {
-        source_->Handle(0, header);
-      } else {
-        sink_->Handle(0, std::move(header), std::move(bundle));
-      }
-    }
+  void Dispatch(wire::Header header, BundlePtr bundle) {
+    if (wire::IsForReader(header.message))
+      source_->Handle(0, header);
+    else
+      sink_->Handle(0, std::move(header), std::move(bundle));
   }
 
-  const World world_;
-  std::unique_ptr<Post> post_;
+  const World world_ = World::Of(0, {{"host", 0, 0, 0, 0, 0}});
+  const std::unique_ptr<Post> post_;
   std::shared_ptr<Sink> sink_;
   std::unique_ptr<Source> source_;
-  std::mutex mu_;
-  std::condition_variable came_;
-  std::deque<std::pair<wire::Header, BundlePtr>> letters_;
-  bool stop_ = false;
-  std::thread carrier_, dealer_;
+  std::thread dealer_;
+  MemberNetwork network_;  // it delivers to the others, and so ends before them
 };
 
 using Numbers = std::vector<int64_t>;
@@ -176,8 +150,7 @@ TEST(ShareIterator, AfterAFailureOfTheProgramItHasNoState) {
 TEST(ShareIterator, SharesWithOtherComponentsAreRefused) {
   const Column text = Texts({1}, {"x"}, nullptr);
   for (const Columns& others : {Columns{}, Columns{text}, Columns{Vector<int64_t>({1}), Vector<int64_t>({1})}}) {
-    Alone job;
-    job.tamper = [&others](Columns* share) { *share = others; };
+    Alone job(false, [&others](Columns* share) { *share = others; });
     ShareIterator iterator(job.sink(), "train");
     Numbers numbers;
     const Outcome outcome = Take(&iterator, &numbers);
@@ -187,10 +160,9 @@ TEST(ShareIterator, SharesWithOtherComponentsAreRefused) {
 }
 
 TEST(ShareIterator, VerifiesWhatHasCome) {
-  Alone job(true);
-  job.tamper = [](Columns* share) {
+  Alone job(true, [](Columns* share) {
     if (share->at(0).as<int64_t>()[0] == 20) *share = {Vector<int64_t>({20, 22})};
-  };
+  });
   ShareIterator iterator(job.sink(), "train");
   Numbers numbers;
   for (int64_t k = 0; k < 2; ++k) ASSERT_TRUE(Take(&iterator, &numbers).ok());
@@ -215,16 +187,6 @@ TEST(ShareIterator, AnotherOneGoesOnFromItsState) {
     ASSERT_TRUE(Take(&other, &numbers).ok());
     EXPECT_EQ(numbers, (Numbers{10 * k, 10 * k + 1}));
   }
-}
-
-TEST(ShareIterator, ANewerOneEndsIt) {
-  Alone job;
-  ShareIterator iterator(job.sink(), "train"), newer(job.sink(), "train");
-  Numbers numbers;
-  ASSERT_TRUE(Take(&iterator, &numbers).ok());
-  ASSERT_TRUE(Take(&newer, &numbers).ok());
-  EXPECT_EQ(numbers, (Numbers{0, 1}));
-  EXPECT_NE(Take(&iterator, &numbers).message.find("superseded"), std::string::npos);
 }
 
 TEST(ShareIterator, OnADedicatedReaderItHasNoShares) {

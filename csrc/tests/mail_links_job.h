@@ -7,11 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "mail/host_links.h"
+#include "tests/on_threads.h"
 
 namespace hvdata {
 
@@ -74,14 +74,9 @@ inline std::vector<std::unique_ptr<HostLinks>> Connect(const std::vector<Member>
                                                        uint64_t arena_bytes, Lie lie = {}) {
   ThreadCollectives collectives(members.size(), std::move(lie));
   std::vector<std::unique_ptr<HostLinks>> links(members.size());
-  std::vector<std::thread> ranks;
-  for (size_t m = 0; m < members.size(); ++m) {
-    ranks.emplace_back([&, m] {
-      const auto self = static_cast<int>(m);
-      links[m] = std::make_unique<HostLinks>(World::Of(self, members), payload, arena_bytes, collectives.For(self));
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  OnThreads(static_cast<int>(members.size()), [&](int m) {
+    links[m] = std::make_unique<HostLinks>(World::Of(m, members), payload, arena_bytes, collectives.For(m));
+  });
   return links;
 }
 

@@ -13,8 +13,8 @@
 #include "arena/handover.h"
 #include "mail/host_links.h"
 #include "tests/arena_process.h"
-#include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
@@ -94,7 +94,7 @@ TEST(HostLinks, NoneWithoutSharedMemory) {
   const std::string said = CapturedLines();
   EXPECT_EQ(Pairs(links), "");
   EXPECT_EQ(links[0]->arena, nullptr);
-  EXPECT_NE(said.find("[rank 0 on a] no shared memory for the ranks of this host ("), std::string::npos) << said;
+  EXPECT_HAS(said, "[rank 0 on a] no shared memory for the ranks of this host (");
 }
 
 TEST(HostLinks, ChannelsShareTheBells) {
@@ -150,7 +150,7 @@ TEST(HostLinks, NoneWithAProcessThatHandsOverOtherThanItOffered) {
     {
       CaptureLines();
       const auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes, lie);
-      EXPECT_NE(CapturedLines().find(said), std::string::npos) << said;
+      EXPECT_HAS(CapturedLines(), said) << said;
       EXPECT_EQ(Pairs(links), "");
     }
     EXPECT_EQ(OpenFds(), open) << said;

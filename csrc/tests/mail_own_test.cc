@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/mail_post_fixture.h"
+#include "tests/on_threads.h"
 
 namespace hvdata {
 namespace {
@@ -83,16 +84,12 @@ TEST_F(OwnPostTest, ManyThreadsSendAndFetchAndNothingIsLost) {
     last[number % kThreads] = number / kThreads;
     ++all;
   });
-  std::vector<std::thread> threads;
-  for (uint64_t t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      for (uint64_t number = 1; number <= kEach; ++number) {
-        Send(number * kThreads + t);
-        post(0).Fetch();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnThreads(kThreads, [&](int t) {
+    for (uint64_t number = 1; number <= kEach; ++number) {
+      Send(number * kThreads + static_cast<uint64_t>(t));
+      post(0).Fetch();
+    }
+  });
   EXPECT_EQ(all, kThreads * kEach) << "a Fetch that leaves it to another one must be heard by that one";
   EXPECT_FALSE(post(0).Fetch());
 }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "mail/placement.h"
-#include "tests/captured_lines.h"
 #include "tests/mail_post_fixture.h"
+#include "tests/texts.h"
 #include "wire/envelope.h"
 
 namespace hvdata {

@@ -9,8 +9,8 @@
 
 #include "mail/placement.h"
 #include "mail/post.h"
-#include "tests/captured_lines.h"
 #include "tests/mail_post_fixture.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
@@ -102,7 +102,7 @@ TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
   }
   const std::string said = CapturedLines();
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-  EXPECT_NE(said.find("HOROVOD_DATA_ARENA_MB"), std::string::npos) << said;
+  EXPECT_HAS(said, "HOROVOD_DATA_ARENA_MB");
   for (const Got& got : kept) ExpectWhole(got);
   kept.clear();
   Send(0, 1, Make(6, {300 << 10}));

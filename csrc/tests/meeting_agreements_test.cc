@@ -4,9 +4,9 @@
 #include <deque>
 #include <thread>
 
-#include "captured_lines.h"
 #include "channel_job.h"
 #include "meeting/agreements.h"
+#include "texts.h"
 
 namespace hvdata {
 namespace {

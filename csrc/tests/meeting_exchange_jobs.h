@@ -125,8 +125,8 @@ class Jobs {
 
   bool hasty = false;  // a rank departs when its call has ended, except for the reader
 
-  Texts Got(int trainer) {
-    Texts got = std::exchange(got_[static_cast<size_t>(trainer)], {});
+  Lines Got(int trainer) {
+    Lines got = std::exchange(got_[static_cast<size_t>(trainer)], {});
     for (std::string& one : got) one = AnySeconds(one);
     return got;
   }
@@ -136,7 +136,7 @@ class Jobs {
   std::vector<std::unique_ptr<World>> worlds_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::map<std::pair<int, int>, std::deque<std::pair<Header, BundlePtr>>> flying_;
-  std::vector<Texts> got_;
+  std::vector<Lines> got_;
   std::set<int> departed_;
 };
 

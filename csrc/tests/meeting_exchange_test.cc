@@ -6,7 +6,7 @@
 
 #include "meeting/exchange.h"
 #include "meeting_exchange_jobs.h"
-#include "tests/captured_lines.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
@@ -32,7 +32,7 @@ TEST(ExchangeTest, EachGetsItsPartWhoeverComesFirst) {
     jobs.DeliverAll();
     for (int t = 0; t < 3; ++t) {
       const std::string part = " #" + std::to_string(100 + t);
-      EXPECT_EQ(jobs.Got(t), (Texts{"a 0" + part, "a 1" + part}));
+      EXPECT_EQ(jobs.Got(t), (Lines{"a 0" + part, "a 1" + part}));
     }
   }
 }
@@ -54,10 +54,10 @@ TEST(ExchangeTest, ACallerThatLeavesWithItsAnswerLeavesNobodyWaiting) {
     jobs.Tick();  // all ask who has left
     jobs.DeliverAll();
     for (int t = 0; t < 4; ++t) {
-      const Texts got = jobs.Got(t);
+      const Lines got = jobs.Got(t);
       ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
       if (disagree) {
-        EXPECT_NE(got[0].find("the ranks disagree"), std::string::npos) << "seed " << seed << ": " << got[0];
+        EXPECT_HAS(got[0], "the ranks disagree") << "seed " << seed << ": " << got[0];
       } else {
         EXPECT_EQ(got[0], "a 0 #" + std::to_string(100 + t)) << "seed " << seed << ": nobody was missing";
       }
@@ -87,11 +87,11 @@ TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
     }
     jobs.DeliverAll();
     for (int t = 0; t < n; ++t) {
-      const Texts got = jobs.Got(t);
+      const Lines got = jobs.Got(t);
       ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
-      EXPECT_NE(got[0].find("3 [rank " + std::to_string(t)), std::string::npos) << got[0];
-      EXPECT_NE(got[0].find("the ranks disagree in " + what + "(): root="), std::string::npos) << got[0];
-      EXPECT_NE(got[0].find("the same " + what + " calls, with the same root"), std::string::npos) << got[0];
+      EXPECT_HAS(got[0], "3 [rank " + std::to_string(t));
+      EXPECT_HAS(got[0], "the ranks disagree in " + what + "(): root=");
+      EXPECT_HAS(got[0], "the same " + what + " calls, with the same root");
       int named = 0;  // two ranks and their roots
       for (int of = 0; of < n; ++of) {
         const std::string root = "root=" + std::to_string(roots[static_cast<size_t>(of)]);
@@ -113,14 +113,14 @@ TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
     jobs.Leave(1);
     jobs.TickAll();
     for (int t = 0; t < 3; ++t) {
-      const Texts got = jobs.Got(t);
+      const Lines got = jobs.Got(t);
       if (root == 0 && t == 1) continue;  // it has left before its part came
-      EXPECT_EQ(got, (Texts{"a 0 #" + std::to_string(100 * root + t)}));
+      EXPECT_EQ(got, (Lines{"a 0 #" + std::to_string(100 * root + t)}));
     }
     for (int t : {0, 2}) jobs.Scatter(t, "a", 0);
     jobs.TickAll();
     for (int t : {0, 2}) {
-      EXPECT_EQ(jobs.Got(t), (Texts{"14 " + In(t, "a", 1) +
+      EXPECT_EQ(jobs.Got(t), (Lines{"14 " + In(t, "a", 1) +
                                     "rank 1 on node1 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
@@ -131,10 +131,10 @@ TEST(ExchangeTest, OneWhoHasCalledAndLeftIsNotMissing) {
   for (int t : {0, 1}) jobs.Scatter(t, "a", 0);
   jobs.Leave(1);
   jobs.TickAll();
-  EXPECT_EQ(jobs.Got(0), Texts()) << "rank 2 is still to come";
+  EXPECT_EQ(jobs.Got(0), Lines()) << "rank 2 is still to come";
   jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
-  for (int t : {0, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #" + std::to_string(t)}));
+  for (int t : {0, 2}) EXPECT_EQ(jobs.Got(t), (Lines{"a 0 #" + std::to_string(t)}));
 }
 
 // It has sent nothing to the other ranks: they learn from the reader that it has departed.
@@ -145,7 +145,7 @@ TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
     jobs.TickAll();  // nobody has left so far
     EXPECT_EQ(jobs.Got(1).size() + jobs.Got(2).size(), 0u);
     jobs.Leave(0);
-    Texts got[3];
+    Lines got[3];
     int ticks = 0;  // each 110 ms, at least
     while ((got[1].empty() || got[2].empty()) && ticks < 50) {
       ++ticks;
@@ -156,7 +156,7 @@ TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
     }
     EXPECT_LE(ticks, 9);
     for (int t : {1, 2}) {
-      EXPECT_EQ(got[t], (Texts{"14 " + In(t, "a") +
+      EXPECT_EQ(got[t], (Lines{"14 " + In(t, "a") +
                                "rank 0 on node0 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
@@ -181,7 +181,7 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
   }
 }
 
-// Texts speak of the audit, because the program has not made its scatters.
+// Lines speak of the audit, because the program has not made its scatters.
 TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
   const std::string name = std::string("\0A", 2) + "audit 1";
   Jobs jobs(2, 0, 0.05, 10);
@@ -201,7 +201,7 @@ TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
   jobs.TickAll();
   EXPECT_EQ(
       jobs.Got(0),
-      (Texts{"14 [rank 0 on node0, audit 1] rank 1 on node1 has shut down and takes no part in this audit. All ranks "
+      (Lines{"14 [rank 0 on node0, audit 1] rank 1 on node1 has shut down and takes no part in this audit. All ranks "
              "must make the same calls of audit(), and the same number of iterations over what it returns"}));
 }
 
@@ -214,9 +214,7 @@ TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   jobs.Scatter(1, "a", 0);
   jobs[2].Refuse("c", 2, {kInvalidArgument, "no"});
   jobs.DeliverAll();
-  CaptureLines();
-  jobs.TickAll();
-  EXPECT_EQ(AnySeconds(CapturedLines()),
+  EXPECT_EQ(AnySeconds(LinesOf([&] { jobs.TickAll(); })),
             kLog + In(0, "a") + "has waited N s for rank 2 on node2, which has not made this call\n" +  //
                 kLog + In(0, "b") +
                 "has waited N s for rank 1 on node1, rank 2 on node2, which has not made this call\n" +  //
@@ -230,21 +228,26 @@ TEST(ExchangeTest, ARefusalReachesAllOthers) {
   jobs.DeliverAll();
   jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
-  for (int t : {1, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"3 " + In(0, "a") + "no rows"})) << "the place of the root";
+  for (int t : {1, 2}) EXPECT_EQ(jobs.Got(t), (Lines{"3 " + In(0, "a") + "no rows"})) << "the place of the root";
 }
 
 // Rank 1 has a wrong root, which counts as root 0. The others take rank 1 for the root.
 TEST(ExchangeTest, ARefusalOfTheRankThatTheOthersTakeForTheRootEndsTheirCalls) {
-  Jobs jobs(3);
-  jobs.Scatter(0, "a", 1);
-  jobs[1].Refuse("a", 0, {kInvalidArgument, "no such root"});
-  jobs.DeliverAll();
-  jobs.Scatter(2, "a", 1);
-  jobs.DeliverAll();
-  for (int t : {0, 2}) {
-    const Texts got = jobs.Got(t);
-    ASSERT_EQ(got.size(), 1u) << "rank " << t;
-    EXPECT_NE(got[0].find("the ranks disagree in scatter(): root="), std::string::npos) << got[0];
+  const std::string gather("\0Ga", 3);
+  for (const std::string& name : {std::string("a"), gather}) {
+    Jobs jobs(3);
+    const auto call = [&](int t) { name == gather ? jobs.Gather(t, name, 1) : jobs.Scatter(t, name, 1); };
+    call(0);
+    jobs[1].Refuse(name, 0, {kInvalidArgument, "no such root"});
+    jobs.DeliverAll();
+    call(2);
+    jobs.DeliverAll();
+    for (int t : {0, 2}) {
+      const Lines got = jobs.Got(t);
+      ASSERT_EQ(got.size(), 1u) << "rank " << t;
+      EXPECT_HAS(got[0], name == gather ? "3 [rank 1 on node1, gather 'a', call 0] no such root"
+                                        : "the ranks disagree in scatter(): root=");
+    }
   }
 }
 
@@ -254,10 +257,10 @@ TEST(ExchangeTest, ARefusalOfARankThatOnlyTakesEndsNoOthersCall) {
   jobs[1].Refuse("a", 0, {kInvalidArgument, "no dtype"});
   jobs.Scatter(1, "a", 0);
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"a 0 #0"}));
+  EXPECT_EQ(jobs.Got(0), (Lines{"a 0 #0"}));
   jobs.Scatter(0, "a", 0);
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(1), (Texts{"a 1 #1"}));
+  EXPECT_EQ(jobs.Got(1), (Lines{"a 1 #1"}));
 }
 
 TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
@@ -268,7 +271,7 @@ TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
   jobs[0].Fail({kInternal, "later"});
   jobs.Scatter(0, "a", 1);
   const std::string first = "14 " + In(0, "a") + "shut down";
-  EXPECT_EQ(jobs.Got(0), (Texts{first, "14 " + In(0, "b") + "shut down", "14 " + In(0, "a", 1) + "shut down"}));
+  EXPECT_EQ(jobs.Got(0), (Lines{first, "14 " + In(0, "b") + "shut down", "14 " + In(0, "a", 1) + "shut down"}));
 }
 
 // The root gives up first. Rank 1 has called later than the root, so its own limit is far away. Rank 2 calls after
@@ -289,12 +292,12 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1700));
   jobs[0].Tick();
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"4 " + In(0, "a") + "has waited N s " + missing + kLimit}));
+  EXPECT_EQ(jobs.Got(0), (Lines{"4 " + In(0, "a") + "has waited N s " + missing + kLimit}));
   jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
   for (const int t : {1, 2}) {
     EXPECT_EQ(jobs.Got(t),
-              (Texts{"4 " + In(t, "a") + "rank 0 on node0, the root, has given this call up: it has waited N s " +
+              (Lines{"4 " + In(t, "a") + "rank 0 on node0, the root, has given this call up: it has waited N s " +
                      missing + kLimit}));
   }
 }
@@ -306,7 +309,7 @@ TEST(ExchangeTest, ARankGivesUpARootThatSaysNothing) {
   std::this_thread::sleep_for(std::chrono::milliseconds(210));
   jobs.TickAll();
   EXPECT_EQ(jobs.Got(1),
-            (Texts{"4 " + In(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part" + kLimit}));
+            (Lines{"4 " + In(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part" + kLimit}));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/hash.h"
+#include "tests/texts.h"
 
 namespace hvdata {
 namespace {
@@ -87,7 +88,7 @@ TEST(CheckpointState, HoldsTensorsAsTensorFlowWritesThem) {
     CheckpointState state, read;
     state.elements.emplace_back(0, Columns{ColumnOf(tensor)});
     const std::string bytes = state.Encode();
-    EXPECT_NE(bytes.find(proto.SerializeAsString()), std::string::npos) << tensor.DebugString();
+    EXPECT_HAS(bytes, proto.SerializeAsString()) << tensor.DebugString();
     ASSERT_TRUE(CheckpointState::Decode(bytes, &read));
     EXPECT_EQ(TensorOf(read.elements.at(0).second.at(0)).DebugString(), tensor.DebugString());
     EXPECT_EQ(read.Encode(), bytes);

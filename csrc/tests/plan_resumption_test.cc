@@ -5,6 +5,7 @@
 #include <random>
 
 #include "plan/resumption.h"
+#include "tests/texts.h"
 
 namespace hvdata::plan {
 namespace {
@@ -95,8 +96,7 @@ TEST_F(ResumeTest, WhatDoesNotBelongTogether) {
     EXPECT_EQ(Error({Running(0, 6), other}).find(together), 0u);
     EXPECT_EQ(Error({Running(0, 6), Running(1, 6), other}).find("the states restored by rank 0 and"), 0u);
   }
-  EXPECT_NE(Error({Running(0, 6), Unused(2)}).find("that of rank 2 was saved before its first step"),
-            std::string::npos);
+  EXPECT_HAS(Error({Running(0, 6), Unused(2)}), "that of rank 2 was saved before its first step");
   other = Running(1, 6);
   other.trainers = 2;
   EXPECT_EQ(Error({other}), "") << "all at one step go on with any number of ranks";

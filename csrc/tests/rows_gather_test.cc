@@ -120,6 +120,13 @@ std::vector<RowRef> RowsOfAll(const std::vector<Columns>& elements, int64_t rows
   return all;
 }
 
+Columns Gathered(const std::vector<Leaf>& leaves, const std::vector<RowRef>& rows, const Columns& model) {
+  Columns gathered;
+  const Outcome outcome = GatherRows(leaves, rows, model, nullptr, &gathered);
+  EXPECT_TRUE(outcome.ok()) << outcome.message;
+  return gathered;
+}
+
 TEST(GatherRows, AreAsSlicedAndConcatenated) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -136,33 +143,31 @@ TEST(GatherRows, AreAsSlicedAndConcatenated) {
       const int64_t begin = maker.Below(sizes[element]), end = begin + 1 + maker.Below(sizes[element] - begin);
       for (int64_t row = begin; row < end; ++row) rows.push_back({&elements[element], row});
     }
-    Columns gathered;
-    const Outcome outcome = GatherRows(AllLeaves(), rows, elements[0], nullptr, &gathered);
-    ASSERT_TRUE(outcome.ok()) << outcome.message;
-    ASSERT_NO_FATAL_FAILURE(ExpectSame(gathered, OneByOne(AllLeaves(), rows, elements[0])));
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectSame(Gathered(AllLeaves(), rows, elements[0]), OneByOne(AllLeaves(), rows, elements[0])));
   }
 }
 
 TEST(GatherRows, WithoutRowsAreAsTheModel) {
   const Columns model = Maker(1).Element(4);
-  Columns gathered;
-  ASSERT_TRUE(GatherRows(AllLeaves(), {}, model, nullptr, &gathered).ok());
+  const Columns gathered = Gathered(AllLeaves(), {}, model);
   ASSERT_NO_FATAL_FAILURE(ExpectSame(gathered, OneByOne(AllLeaves(), {}, model)));
   EXPECT_EQ(gathered[0].dims, (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(Listed<int64_t>(gathered[10]), (std::vector<int64_t>{0, 9}));
 }
 
 TEST(GatherRows, KeepTheirTexts) {
-  Columns gathered, again;
-  {
+  const auto make = [] {
     Maker maker(2);
-    const std::vector<Columns> elements{maker.Element(3), maker.Element(3)};
-    const std::vector<RowRef> rows = RowsOfAll(elements, 3);
-    ASSERT_TRUE(GatherRows(AllLeaves(), rows, elements[0], nullptr, &gathered).ok());
+    return std::vector<Columns>{maker.Element(3), maker.Element(3)};
+  };
+  Columns gathered;
+  {
+    const auto gone = make();
+    gathered = Gathered(AllLeaves(), RowsOfAll(gone, 3), gone[0]);
   }
-  Maker maker(2);
-  const std::vector<Columns> elements{maker.Element(3), maker.Element(3)};
-  ExpectSame(gathered, OneByOne(AllLeaves(), RowsOfAll(elements, 3), elements[0]));
+  const auto same = make();
+  ExpectSame(gathered, OneByOne(AllLeaves(), RowsOfAll(same, 3), same[0]));
 }
 
 TEST(GatherRows, LieInTheArena) {
@@ -194,16 +199,8 @@ TEST(GatherRows, OfManyBytes) {
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin() + 10, order.end(), std::mt19937(5));
   for (const int64_t row : order) rows.push_back({&elements[static_cast<size_t>(row < 10 ? 0 : row % 3)], row});
-  Columns gathered;
-  ASSERT_TRUE(GatherRows(leaves, rows, elements[0], nullptr, &gathered).ok());
-  ASSERT_EQ(gathered[0].dims, (std::vector<int64_t>{kRows, kItems}));
-  for (int64_t i = 0; i < kRows; ++i) {
-    const RowRef& row = rows[static_cast<size_t>(i)];
-    ASSERT_EQ(std::memcmp(gathered[0].as<float>() + i * kItems, (*row.columns)[0].as<float>() + row.row * kItems,
-                          kItems * sizeof(float)),
-              0)
-        << "row " << i;
-  }
+  const Columns gathered = Gathered(leaves, rows, elements[0]);
+  ASSERT_NO_FATAL_FAILURE(ExpectSame(gathered, OneByOne(leaves, rows, elements[0])));
 }
 
 class GatherErrors : public testing::Test {
@@ -216,9 +213,7 @@ class GatherErrors : public testing::Test {
     return outcome.message;
   }
   static Columns SparseOf(const std::vector<int64_t>& rows, int64_t count, std::vector<int64_t> shape) {
-    Column indices = Vector<int64_t>(rows);
-    indices.dims.push_back(1);
-    return {indices, Zeros(kFloat, {count}), Vector<int64_t>(shape)};
+    return {Places(rows), Zeros(kFloat, {count}), Vector<int64_t>(shape)};
   }
   const std::string cure_ = ". Give all rows one shape, make it a ragged tensor, or use batch=\"per_rank\"";
   const std::string front_ = "the rows of ['x'] can't be joined: ";
@@ -248,10 +243,12 @@ TEST_F(GatherErrors, OfRaggedRows) {
   EXPECT_EQ(WhyNot(ragged_, {{values, Zeros(10 /* bool */, {2})}}), front_ + "component 1 has the type bool");
   EXPECT_EQ(WhyNot(ragged_, {{values, Zeros(kInt64, {1, 2})}}), front_ + "component 1 has the shape [1,2]");
   // Values without bytes may be more than splits can count.
-  const Columns many{Zeros(kFloat, {int64_t{1} << 31, 0}), Vector<int32_t>({0, INT32_MAX})};
+  const Columns one{values}, many{Zeros(kFloat, {int64_t{1} << 31, 0}), Vector<int32_t>({0, INT32_MAX})};
   EXPECT_EQ(WhyNot(ragged_, {many, many}), front_ + "they have more values than their row splits can count");
   const Columns more{Zeros(kFloat, {INT64_MAX, 0}), Vector<int64_t>({0, INT64_MAX})};
   EXPECT_EQ(WhyNot(ragged_, {more, more}), front_ + "they have more values than their row splits can count");
+  Columns gathered;
+  EXPECT_EQ(GatherRows({ragged_}, {{&one, 0}}, one, nullptr, &gathered).code, kInternal) << "too few components";
 }
 
 TEST_F(GatherErrors, OfSparseRows) {
@@ -264,17 +261,9 @@ TEST_F(GatherErrors, OfSparseRows) {
   EXPECT_EQ(WhyNot(sparse_, {wrong}), front_ + "component 2 has the type int32");
 }
 
-TEST_F(GatherErrors, OfTooFewComponents) {
-  Columns gathered;
-  const Columns one{Zeros(kFloat, {1})};
-  EXPECT_EQ(GatherRows({ragged_}, {{&one, 0}}, one, nullptr, &gathered).code, kInternal);
-}
-
 TEST(SortEntries, SortsWhatIsNot) {
   const std::vector<Leaf> leaves{{Leaf::kDense, 0, 1}, {Leaf::kSparse, 1, 3}};
-  Column indices = Vector<int64_t>({3, 1, 0, 2});
-  indices.dims.push_back(1);
-  Columns element{Zeros(kFloat, {4}), indices, Vector<int32_t>({30, 10, 0, 20}), Vector<int64_t>({4})};
+  Columns element{Zeros(kFloat, {4}), Places({3, 1, 0, 2}), Vector<int32_t>({30, 10, 0, 20}), Vector<int64_t>({4})};
   ASSERT_TRUE(SortEntries(leaves, {}, &element).ok());
   EXPECT_EQ(Listed<int64_t>(element[1]), (std::vector<int64_t>{0, 1, 2, 3}));
   EXPECT_EQ(Listed<int32_t>(element[2]), (std::vector<int32_t>{0, 10, 20, 30}));
@@ -305,10 +294,18 @@ std::vector<Columns> Pieces(const Columns& element, const std::vector<size_t>& p
   return pieces;
 }
 
-Outcome Join(const std::vector<Leaf>& leaves, const std::vector<Columns>& pieces, Columns* share, uint64_t* data) {
+struct Joined {
+  std::string why;  // empty: it was made
+  Columns share;
+  uint64_t data = 0;
+};
+
+Joined Join(const std::vector<Leaf>& leaves, const std::vector<Columns>& pieces) {
   std::vector<const Columns*> pointers;
   for (const Columns& piece : pieces) pointers.push_back(&piece);
-  return JoinPieces(leaves, pointers, share, data);
+  Joined joined;
+  joined.why = JoinPieces(leaves, pointers, &joined.share, &joined.data).message;
+  return joined;
 }
 
 TEST(JoinPieces, MakesTheShare) {
@@ -319,47 +316,41 @@ TEST(JoinPieces, MakesTheShare) {
     const Columns element = maker.Element(rows);
     std::vector<size_t> part_of;
     for (int64_t row = 0; row < rows; ++row) part_of.push_back(static_cast<size_t>(maker.Below(keepers)));
-    Columns share;
-    uint64_t data = 0;
-    const auto wanted = static_cast<uint64_t>(maker.Below(rows + 1));
-    const Outcome outcome =
-        Join(AllLeaves(), Pieces(element, part_of, static_cast<size_t>(keepers), static_cast<int64_t>(wanted)), &share,
-             &data);
-    ASSERT_TRUE(outcome.ok()) << outcome.message;
-    EXPECT_EQ(data, wanted);
-    ASSERT_NO_FATAL_FAILURE(ExpectSame(share, element));
+    const int64_t data = maker.Below(rows + 1);
+    const Joined joined = Join(AllLeaves(), Pieces(element, part_of, static_cast<size_t>(keepers), data));
+    ASSERT_EQ(joined.why, "");
+    EXPECT_EQ(joined.data, static_cast<uint64_t>(data));
+    ASSERT_NO_FATAL_FAILURE(ExpectSame(joined.share, element));
   }
 }
 
 TEST(JoinPieces, TakesAWholePieceAsItIs) {
   const Columns element = Maker(3).Element(5);
-  Columns share;
-  uint64_t data = 0;
   std::vector<Columns> pieces = Pieces(element, {1, 1, 1, 1, 1}, 3, 4);
-  ASSERT_TRUE(Join(AllLeaves(), pieces, &share, &data).ok());
-  EXPECT_EQ(share[0].memory.data, pieces[1][0].memory.data);
-  EXPECT_EQ(data, 4u);
+  Joined joined = Join(AllLeaves(), pieces);
+  ASSERT_EQ(joined.why, "");
+  EXPECT_EQ(joined.share[0].memory.data, pieces[1][0].memory.data);
+  EXPECT_EQ(joined.data, 4u);
   // In another order they are copied.
   auto* places = pieces[1].back().make<int64_t>() + 2;
   std::reverse(places, places + 5);
-  ASSERT_TRUE(Join(AllLeaves(), pieces, &share, &data).ok());
-  EXPECT_NE(share[0].memory.data, pieces[1][0].memory.data);
-  EXPECT_TRUE(share[0].ours) << "nobody else has this memory";
-  EXPECT_EQ(Listed<std::string_view>(share[1])[0], Listed<std::string_view>(element[1])[4]);
+  joined = Join(AllLeaves(), pieces);
+  ASSERT_EQ(joined.why, "");
+  EXPECT_NE(joined.share[0].memory.data, pieces[1][0].memory.data);
+  EXPECT_TRUE(joined.share[0].ours) << "nobody else has this memory";
+  EXPECT_EQ(Listed<std::string_view>(joined.share[1])[0], Listed<std::string_view>(element[1])[4]);
 }
 
 // A per-rank element is one row of the share, and has any shape.
 TEST(JoinPieces, TakesAWholeElement) {
   const std::vector<Leaf> leaves{{Leaf::kDense, 0, 1}, {Leaf::kDense, 1, 1}};
-  Columns share;
-  uint64_t data = 0;
   const Columns element{Zeros(kFloat, {}), Zeros(kFloat, {7})};
   for (const bool filler : {false, true}) {
     Columns piece = element;
     piece.push_back(PieceHead(1, filler ? 0 : 1, {0}));
-    ASSERT_TRUE(Join(leaves, {{PieceHead(1, filler ? 0 : 1, {})}, piece}, &share, &data).ok());
-    ASSERT_NO_FATAL_FAILURE(ExpectSame(share, element));
-    EXPECT_EQ(data, filler ? 0u : 1u);
+    const Joined joined = Join(leaves, {{PieceHead(1, filler ? 0 : 1, {})}, piece});
+    ASSERT_NO_FATAL_FAILURE(ExpectSame(joined.share, element));
+    EXPECT_EQ(joined.data, filler ? 0u : 1u);
   }
 }
 
@@ -368,51 +359,40 @@ TEST(JoinPieces, ThatAreNoShareAreAnError) {
   const auto piece = [](int64_t all, int64_t data, const std::vector<int64_t>& places) {
     return Columns{Zeros(kFloat, {static_cast<int64_t>(places.size())}), PieceHead(all, data, places)};
   };
-  const auto why = [&leaves](const std::vector<Columns>& pieces) {
-    Columns share;
-    uint64_t data = 0;
-    return Join(leaves, pieces, &share, &data).message;
-  };
+  const auto why = [&leaves](const std::vector<Columns>& pieces) { return Join(leaves, pieces).why; };
+  const std::string first = "piece 0 of a share is wrong: ", second = "piece 1 of a share is wrong: ";
+  const std::string rows = "the rows of component 0 can't be joined: ";
   EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(3, 3, {1})}), "");
   EXPECT_EQ(why({}), "a share came without its components");
   EXPECT_EQ(why({{PieceHead(0, 0, {})}}), "a share came without its components");
-  EXPECT_EQ(why({{}}), "piece 0 of a share is wrong: it has no columns");
+  EXPECT_EQ(why({{}}), first + "it has no columns");
   for (const Column& head : {Zeros(kInt64, {1}), Zeros(kInt64, {1, 2}), Zeros(kFloat, {2}), Zeros(kInt64, {})})
-    EXPECT_EQ(why({{Zeros(kFloat, {0}), head}}), "piece 0 of a share is wrong: it has no head");
-  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(3, 2, {1})}),
-            "piece 1 of a share is wrong: other pieces are of another share");
-  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(4, 3, {1})}),
-            "piece 1 of a share is wrong: other pieces are of another share");
-  EXPECT_EQ(why({piece(2, 3, {0, 1})}), "piece 0 of a share is wrong: it has a share of 2 rows, of which 3 are data");
-  EXPECT_EQ(why({piece(-1, -1, {})}), "piece 0 of a share is wrong: it has a share of -1 rows, of which -1 are data");
-  EXPECT_EQ(why({piece(3, 3, {0, 3}), piece(3, 3, {1})}),
-            "piece 0 of a share is wrong: it has row 3 of a smaller share");
-  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(3, 3, {-1})}),
-            "piece 1 of a share is wrong: it has row -1 of a smaller share");
-  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(3, 3, {2})}), "piece 1 of a share is wrong: row 2 came twice");
+    EXPECT_EQ(why({{Zeros(kFloat, {0}), head}}), first + "it has no head");
+  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(3, 2, {1})}), second + "other pieces are of another share");
+  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(4, 3, {1})}), second + "other pieces are of another share");
+  EXPECT_EQ(why({piece(2, 3, {0, 1})}), first + "it has a share of 2 rows, of which 3 are data");
+  EXPECT_EQ(why({piece(-1, -1, {})}), first + "it has a share of -1 rows, of which -1 are data");
+  EXPECT_EQ(why({piece(3, 3, {0, 3}), piece(3, 3, {1})}), first + "it has row 3 of a smaller share");
+  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(3, 3, {-1})}), second + "it has row -1 of a smaller share");
+  EXPECT_EQ(why({piece(3, 3, {0, 2}), piece(3, 3, {2})}), second + "row 2 came twice");
   EXPECT_EQ(why({piece(3, 3, {0}), piece(3, 3, {1})}), "a share of 3 rows came with 2 rows");
   EXPECT_EQ(why({piece(INT64_MAX, 3, {0})}), "a share of 9223372036854775807 rows came with 1 rows");
-  EXPECT_EQ(why({{PieceHead(2, 2, {0})}, piece(2, 2, {1})}), "piece 0 of a share is wrong: it has 0 components");
+  EXPECT_EQ(why({{PieceHead(2, 2, {0})}, piece(2, 2, {1})}), first + "it has 0 components");
   EXPECT_EQ(why({{Zeros(kFloat, {1}), Zeros(kFloat, {1}), PieceHead(2, 2, {0})}, piece(2, 2, {1})}),
-            "piece 0 of a share is wrong: it has 2 components");
+            first + "it has 2 components");
   EXPECT_EQ(why({{Zeros(kFloat, {3}), PieceHead(3, 3, {0, 1})}, piece(3, 3, {2})}),
-            "the rows of component 0 can't be joined: a piece has 2 places, but another number of rows");
+            rows + "a piece has 2 places, but another number of rows");
   EXPECT_EQ(why({{Zeros(kInt32, {2}), PieceHead(3, 3, {0, 1})}, piece(3, 3, {2})}),
-            "the rows of component 0 can't be joined: they have the types int32 and float");
+            rows + "they have the types int32 and float");
   EXPECT_EQ(why({{Zeros(kFloat, {2, 1}), PieceHead(3, 3, {0, 1})}, piece(3, 3, {2})}),
-            "the rows of component 0 can't be joined: they have the shapes [1] and []. Give all rows one shape, make "
-            "it a ragged "
-            "tensor, or use batch=\"per_rank\"");
-}
-
-TEST(JoinPieces, OfMoreThanATensorCanHaveAreAnError) {
-  const auto piece = [](int64_t place) {
+            rows +
+                "they have the shapes [1] and []. Give all rows one shape, make "
+                "it a ragged "
+                "tensor, or use batch=\"per_rank\"");
+  const auto many = [](int64_t place) {
     return Columns{Zeros(kFloat, {1, int64_t{1} << 62, 0}), PieceHead(2, 2, {place})};
   };
-  Columns share;
-  uint64_t data = 0;
-  EXPECT_EQ(Join({{Leaf::kDense, 0, 1}}, {piece(0), piece(1)}, &share, &data).message,
-            "the rows of component 0 can't be joined: a tensor can't have so many");
+  EXPECT_EQ(why({many(0), many(1)}), rows + "a tensor can't have so many");
 }
 
 }  // namespace

@@ -99,9 +99,7 @@ TEST(AppendRows, OfSparseRows) {
 }
 
 Columns Sparse(const std::vector<int64_t>& rows, const std::vector<int32_t>& values) {
-  Column indices = Vector<int64_t>(rows);
-  indices.dims.push_back(1);
-  return {indices, Vector<int32_t>(values), Vector<int64_t>({5})};
+  return {Places(rows), Vector<int32_t>(values), Vector<int64_t>({5})};
 }
 
 TEST(SparseRows, AreTakenFromAnyOrder) {

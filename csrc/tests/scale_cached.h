@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A channel with cache="job" over the made-up source: the pipeline of its load, the threads of readers and keepers, and
-// what trainers check and count.
+// A channel with cache="job" over the made-up source: the threads of readers and keepers, and what trainers check and
+// count.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,37 +19,8 @@
 #include "rows/bundle.h"
 #include "rows/gather.h"
 #include "tests/scale_rows.h"
-#include "tests/unsaved_pipeline.h"
 
 namespace hvdata {
-
-// Row n of the epoch is row n of the made-up source, in its first epoch of channel `channel`.
-class MadeUpPipeline : public UnsavedPipeline {
- public:
-  MadeUpPipeline(const MadeUpRows* rows, uint32_t channel, int64_t per_step, uint64_t steps)
-      : rows_(rows), channel_(channel), per_step_(per_step), steps_(steps) {}
-
-  Outcome Next(Columns* element, bool* end) override {
-    *end = next_ == steps_;
-    if (*end) return {};
-    constexpr int kUint8 = 4;
-    const Column made = New(kUint8, {per_step_, static_cast<int64_t>(rows_->bytes())});
-    for (int64_t i = 0; i < per_step_; ++i) {
-      rows_->Make(channel_, 0, 1, next_ * static_cast<uint64_t>(per_step_) + static_cast<uint64_t>(i),
-                  made.make<char>() + static_cast<size_t>(i) * rows_->bytes());
-    }
-    ++next_;
-    *element = {made};
-    return {};
-  }
-
- private:
-  const MadeUpRows* const rows_;
-  const uint32_t channel_;
-  const int64_t per_step_;
-  const uint64_t steps_;
-  uint64_t next_ = 0;
-};
 
 class CachedChannel {
  public:
@@ -66,20 +35,11 @@ class CachedChannel {
         load_(load),
         kept_(kept) {
     const Member& me = engine->world().me();
-    ChannelConfig config;
-    config.prefetch = prefetch;
-    config.component_names = {"rows"};
-    config.empty_rules = {static_cast<int>(EmptyRule::kRows)};
-    config.dtypes = {4};
-    config.row_lengths = {-1};
-    config.shapes.resize(1);
-    config.number = load;
-    config.name = "cached (load)";
+    ChannelConfig config = RowsPipeline::Config(load, "cached (load)", prefetch);
     config.view = View::kLoad;
     config.is_source = me.reads();
     engine->CreateChannel(config);
-    config.number = kept;
-    config.name = "cached";
+    config = RowsPipeline::Config(kept, "cached", prefetch);
     config.view = View::kKept;
     config.is_source = me.keeper >= 0;
     config.shuffle = true;
@@ -125,22 +85,19 @@ class CachedChannel {
 
   void Read() {
     const std::shared_ptr<Source> source = engine_->channels().FindSource(load_);
-    const auto make = [this] { return std::make_unique<MadeUpPipeline>(made_, kept_, per_step_, steps_); };
-    uint64_t number = 0;
-    bool anew = true;
-    for (int64_t epoch = 0; (epoch = source->WaitEpoch(std::chrono::seconds(1), &number)) >= 0;) {
-      if (epoch == 0) continue;
-      DealEpoch(source.get(), &engine_->post(), make, static_cast<uint64_t>(epoch), std::exchange(anew, false), {});
-    }
+    ForEachEpoch(source.get(), [&](uint64_t epoch, uint64_t) {
+      const auto make = [this] {
+        return std::make_unique<RowsPipeline>(made_, RowsPipeline::Epoch{kept_, 0, 1, steps_, per_step_});
+      };
+      DealEpoch(source.get(), &engine_->post(), make, epoch, false, {});
+    });
     engine_->channels().EndSource(load_);
   }
 
   void Keep() {
     const std::shared_ptr<Source> source = engine_->channels().FindSource(kept_);
-    uint64_t number = 0;
-    for (int64_t epoch = 0; (epoch = source->WaitEpoch(std::chrono::seconds(1), &number)) >= 0;) {
-      if (epoch > 0) engine_->KeeperOf(kept_, load_)->Deal(static_cast<uint64_t>(epoch), number);
-    }
+    ForEachEpoch(source.get(),
+                 [this](uint64_t epoch, uint64_t number) { engine_->KeeperOf(kept_, load_)->Deal(epoch, number); });
     engine_->EndKeeper(kept_);
     engine_->channels().EndSource(kept_);
     engine_->UnuseChannel(load_);
@@ -164,7 +121,6 @@ class CachedChannel {
     const std::vector<int> keeper_of_rank = world.KeeperOfRank();
     const auto first =
         (iterator.taken.n - 1) * static_cast<uint64_t>(per_step_) + static_cast<uint64_t>(world.me().trainer * rows_);
-    std::vector<char> wanted(made_->bytes());
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Column& head = pieces[i]->back();
       const bool over = world.members[static_cast<size_t>(world.sources[i])].host != world.me().host;
@@ -172,8 +128,7 @@ class CachedChannel {
       for (size_t k = 0; k < count; ++k) {
         const auto place = static_cast<uint64_t>(head.as<int64_t>()[2 + k]);
         const uint64_t row = iterator.epoch == 1 ? first + place : order.At(first + place);
-        made_->Make(kept_, 0, 1, row, wanted.data());
-        if (std::memcmp(wanted.data(), share[0].memory.data + place * made_->bytes(), made_->bytes()) != 0)
+        if (!made_->Is(share[0].memory.data + place * made_->bytes(), kept_, 0, 1, row))
           return wrong("row " + std::to_string(place) + " of this share is not row " + std::to_string(row));
         const auto home = static_cast<size_t>(row % static_cast<uint64_t>(per_step_)) / static_cast<size_t>(rows_);
         if (keeper_of_rank[home] != static_cast<int>(i))

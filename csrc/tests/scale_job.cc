@@ -10,8 +10,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,9 +22,11 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "channel/sink.h"
+#include "deal/dealer.h"
 #include "engine/engine.h"
+#include "rows/bundle.h"
+#include "rows/fingerprints.h"
 #include "tests/scale_cached.h"
-#include "tests/scale_dealer.h"
 #include "tests/scale_plain_mpi.h"
 #include "tests/scale_process.h"
 #include "tests/scale_rows.h"
@@ -85,41 +85,6 @@ std::vector<Member> RolesOf(const Options& options, int processes) {
   return roles;
 }
 
-// The figures of a rank at the end. All are numbers.
-class Figures {
- public:
-  void Add(const std::string& name, double value) { names_.push_back(name), values_.push_back(value); }
-  void Add(const std::string& name, const Usage& usage) {
-    double values[kUsageFigures];
-    std::memcpy(values, &usage, sizeof values);
-    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "anon", "shared", "pss", "fds"};
-    static_assert(sizeof names / sizeof names[0] == kUsageFigures, "one for each");
-    for (int i = 0; i < kUsageFigures; ++i) Add(name + "." + names[i], values[i]);
-  }
-
-  // Collective. A JSON object of a list for each name, by process.
-  void Write(const std::string& file, int rank, int processes) {
-    const auto each = static_cast<int>(values_.size());
-    std::vector<double> all(static_cast<size_t>(rank == 0 ? each * processes : 0));
-    MPI_Request request;
-    MPI_Igather(values_.data(), each, MPI_DOUBLE, all.data(), each, MPI_DOUBLE, 0, MPI_COMM_WORLD, &request);
-    Finish(request);
-    if (rank != 0 || file.empty()) return;
-    std::ofstream out(file);
-    out.precision(17);
-    for (size_t i = 0; i < names_.size(); ++i) {
-      out << (i > 0 ? ",\n" : "{") << '"' << names_[i] << "\": [";
-      for (int r = 0; r < processes; ++r) out << (r > 0 ? ", " : "") << all[static_cast<size_t>(r * each) + i];
-      out << "]";
-    }
-    out << "}\n";
-  }
-
- private:
-  std::vector<std::string> names_;
-  std::vector<double> values_;
-};
-
 class Process {
  public:
   Process(Options options, int rank, int processes)
@@ -135,7 +100,7 @@ class Process {
     figures_.Add("engine", Now() - start_);
     if (!Join()) return false;
     if (engine_->world().me().reads()) {
-      for (const uint32_t channel : {kPlain, kVerified}) Serve(channel);
+      for (const uint32_t channel : {kPlain, kVerified}) dealers_.emplace_back([this, channel] { Serve(channel); });
     }
     Epoch("first", kPlain, 0);
     for (int64_t round = 0; round < options_["rounds"]; ++round) Epoch("plain" + std::to_string(round), kPlain, 0);
@@ -155,17 +120,10 @@ class Process {
  private:
   // MPI's memory for each connection is not ours: it is there before we look.
   void ConnectMpi() const {
-    char byte = 0;
-    MPI_Request request;
-    for (int other = 1; rank_ == 0 && other < processes_; ++other) {
-      MPI_Irecv(&byte, 1, MPI_CHAR, other, 0, MPI_COMM_WORLD, &request);
-      Finish(request);
-      MPI_Send(&byte, 1, MPI_CHAR, other, 0, MPI_COMM_WORLD);
+    char to = 0, from = 0;
+    for (int other = rank_ == 0 ? 1 : 0; other < (rank_ == 0 ? processes_ : 1); ++other) {
+      MPI_Sendrecv(&to, 1, MPI_CHAR, other, 0, &from, 1, MPI_CHAR, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
-    if (rank_ == 0) return;
-    MPI_Send(&byte, 1, MPI_CHAR, 0, 0, MPI_COMM_WORLD);
-    MPI_Irecv(&byte, 1, MPI_CHAR, 0, 0, MPI_COMM_WORLD, &request);
-    Finish(request);
   }
 
   bool Good(const Outcome& outcome) {
@@ -193,10 +151,8 @@ class Process {
     }
     if (!Good(*verdict)) return false;
     for (const uint32_t channel : {kPlain, kVerified}) {
-      ChannelConfig config;
-      config.number = channel;
-      config.name = channel == kPlain ? "plain" : "verified";
-      config.prefetch = static_cast<int32_t>(options_["prefetch"]);
+      ChannelConfig config = RowsPipeline::Config(channel, channel == kPlain ? "plain" : "verified",
+                                                  static_cast<int>(options_["prefetch"]));
       config.verify = channel == kVerified;
       config.is_source = engine_->world().me().reads();
       engine_->CreateChannel(config);
@@ -209,17 +165,19 @@ class Process {
     return true;
   }
 
+  // Deals the channel's epochs, until no trainer uses it any more.
   void Serve(uint32_t channel) {
-    Alteration alteration;
-    alteration.trainer = static_cast<int>(options_["alter_trainer"]);
-    alteration.step = static_cast<uint64_t>(options_["alter_step"]);
-    const auto steps = [this, channel](uint64_t epoch) {
+    const std::shared_ptr<Source> source = engine_->channels().FindSource(channel);
+    const World& world = engine_->world();
+    ForEachEpoch(source.get(), [&](uint64_t epoch, uint64_t) {
       const bool paced = channel == kPlain && epoch == static_cast<uint64_t>(options_["rounds"]) + 2;
-      return static_cast<uint64_t>(paced ? options_["paced_steps"] : options_["steps"]);
-    };
-    dealers_.emplace_back([this, channel, steps, alteration] {
-      MadeUpDealer(engine_.get(), channel, &rows_, options_["rows"], steps, alteration).Run();
+      const RowsPipeline::Epoch its{channel, static_cast<uint64_t>(world.me().reader), epoch,
+                                    static_cast<uint64_t>(options_[paced ? "paced_steps" : "steps"]),
+                                    options_["rows"] * world.group_trainer_count()};
+      const auto make = [&] { return std::make_unique<RowsPipeline>(&rows_, its, engine_->post().arena()); };
+      DealEpoch(source.get(), &engine_->post(), make, epoch, false, {});
     });
+    engine_->channels().EndSource(channel);
   }
 
   // One epoch of a channel. All processes call this.
@@ -256,45 +214,39 @@ class Process {
     if (engine_->world().me().trains()) Together();
   }
 
-  // Checks that every row is the source's row for this rank in this step.
+  // Checks that every row is the source's row for this rank in this step. Alters one byte of the share that the options
+  // name.
   Outcome Looked(Sink* sink, const SinkIterator& iterator, const Arrival& arrival) {
     const World& world = engine_->world();
+    const uint64_t step = iterator.taken.n - 1;
     const auto rows = static_cast<size_t>(options_["rows"]);
-    const Columns* share = nullptr;
-    const Outcome taken = TakeColumns(arrival.bundle, &share);
-    if (!taken.ok() || share->size() != 1 || share->front().memory.size != rows * rows_.bytes()) {
+    const Columns* found = nullptr;
+    const Outcome taken = TakeColumns(arrival.bundle, &found);
+    if (!taken.ok() || found->size() != 1 || found->front().memory.size != rows * rows_.bytes())
       return {kInternal, "the share has not the size that it has to have",
-              sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
+              sink->Where(iterator.epoch, EpochStep(step))};
+    Columns share = *found;
+    if (world.me().trainer == options_["alter_trainer"] && step == static_cast<uint64_t>(options_["alter_step"])) {
+      share[0] = Copy(share[0]);
+      share[0].make<char>()[share[0].memory.size / 2] ^= 1;
     }
     const auto lane = static_cast<size_t>(world.GroupTrainerIndex(world.self)),
                lanes = static_cast<size_t>(world.group_trainer_count());
     const auto reader = static_cast<uint64_t>(world.members[static_cast<size_t>(world.sources[0])].reader);
-    std::vector<proof::Fingerprint> prints;
-    std::vector<char> wanted(rows_.bytes());
     Outcome outcome;
     for (size_t i = 0; i < rows; ++i) {
-      const uint64_t row = ((iterator.taken.n - 1) * lanes + lane) * rows + i;
-      rows_.Make(sink->config().number, reader, iterator.epoch, row, wanted.data());
-      prints.push_back(rows_.FingerprintOf(share->front().memory.data + i * rows_.bytes()));
+      const uint64_t row = (step * lanes + lane) * rows + i;
+      const char* const data = share[0].memory.data + i * rows_.bytes();
       ++rows_seen_;
-      if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
+      if (rows_.Is(data, sink->config().number, reader, iterator.epoch, row) || !outcome.ok()) continue;
       outcome = {kDataLoss,
                  "row " + std::to_string(i) + " of this share, row " + std::to_string(row) +
                      " of the epoch, is not what the source made",
-                 sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
+                 sink->Where(iterator.epoch, EpochStep(step))};
     }
-    if (sink->config().verify) Good(sink->Confirm(iterator, arrival, MadeUpRows::HashOf(std::move(prints))));
+    if (sink->config().verify)
+      Good(sink->Confirm(iterator, arrival, Fingerprints(sink->config()).Arrived(share, arrival.rows)));
     return outcome;
-  }
-
-  // The sums over all processes.
-  static std::vector<double> Sums(const std::vector<double>& mine) {
-    std::vector<double> sums(mine.size());
-    MPI_Request request;
-    MPI_Iallreduce(mine.data(), sums.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD,
-                   &request);
-    Finish(request);
-    return sums;
   }
 
   static std::vector<double> Sent() {
@@ -313,9 +265,17 @@ class Process {
     if (engine_->world().me().trains()) Good(cached_->Epoch(&got));
     Together();
     const std::vector<double> after = Sent();
-    const std::vector<double> sums =
-        Sums({static_cast<double>(got.pieces), static_cast<double>(got.pieces_over), static_cast<double>(got.rows),
-              static_cast<double>(got.rows_over), after[0] - before[0], after[1] - before[1]});
+    const std::vector<double> mine{static_cast<double>(got.pieces),
+                                   static_cast<double>(got.pieces_over),
+                                   static_cast<double>(got.rows),
+                                   static_cast<double>(got.rows_over),
+                                   after[0] - before[0],
+                                   after[1] - before[1]};
+    std::vector<double> sums(mine.size());
+    MPI_Request request;
+    MPI_Iallreduce(mine.data(), sums.data(), static_cast<int>(mine.size()), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD,
+                   &request);
+    Finish(request);
     const char* const names[] = {"pieces", "pieces_over", "rows", "rows_over", "bytes", "messages"};
     for (size_t i = 0; i < sums.size(); ++i) figures_.Add(name + "." + names[i], sums[i]);
     if (rank_ == 0) Judge(epoch, sums);

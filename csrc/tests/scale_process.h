@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory, processor time and file descriptors that a process has used so far, and a wait for other processes that
-// uses none.
+// The memory, processor time and file descriptors that a process has used so far, its other figures, and a wait for
+// other processes that uses none.
 #pragma once
 
 #include <mpi.h>
@@ -11,10 +11,12 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 namespace hvdata {
 
@@ -25,16 +27,26 @@ inline double Now() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// A line "NAME: N kB" of a file of /proc/self, in KiB; 0 where there is none.
-inline double KibIn(const std::string& file, const std::string& name) {
+// The word after "NAME:" in a file of /proc/self; empty where there is none.
+inline std::string WordIn(const std::string& file, const std::string& name) {
   std::ifstream in("/proc/self/" + file);
   for (std::string word; in >> word;) {
-    if (word != name + ":") continue;
-    double kib = 0;
-    in >> kib;
-    return kib;
+    if (word == name + ":" && in >> word) return word;
   }
-  return 0;
+  return "";
+}
+inline double NumberIn(const std::string& file, const std::string& name) {
+  const std::string word = WordIn(file, name);
+  return word.empty() ? 0 : std::stod(word);
+}
+
+// The folder of the communication thread in /proc/self; empty where there is none.
+inline std::string CommThread() {
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    const std::string folder = "task/" + thread.path().filename().string();
+    if (WordIn(folder + "/status", "Name") == "hvdata-comm") return folder;
+  }
+  return "";
 }
 
 inline double ThreadSeconds() {
@@ -66,17 +78,13 @@ inline Usage Used() {
   getrusage(RUSAGE_SELF, &of);
   usage.cpu = static_cast<double>(of.ru_utime.tv_sec + of.ru_stime.tv_sec) +
               1e-6 * static_cast<double>(of.ru_utime.tv_usec + of.ru_stime.tv_usec);
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string name;
-    double nanoseconds = 0;
-    std::ifstream(thread.path() / "comm") >> name;
-    std::ifstream(thread.path() / "schedstat") >> nanoseconds;
-    if (name == "hvdata-comm") usage.comm_cpu += 1e-9 * nanoseconds;
-  }
+  double nanoseconds = 0;
+  std::ifstream("/proc/self/" + CommThread() + "/schedstat") >> nanoseconds;
+  if (!CommThread().empty()) usage.comm_cpu = 1e-9 * nanoseconds;
   usage.source_cpu = 1e-9 * static_cast<double>(SourceNanoseconds().load());
-  usage.anon = KibIn("status", "RssAnon");
-  usage.shared = KibIn("status", "RssShmem");
-  usage.pss = KibIn("smaps_rollup", "Pss");
+  usage.anon = NumberIn("status", "RssAnon");
+  usage.shared = NumberIn("status", "RssShmem");
+  usage.pss = NumberIn("smaps_rollup", "Pss");
   const std::filesystem::directory_iterator fds("/proc/self/fd");
   usage.fds = static_cast<double>(std::distance(begin(fds), end(fds)) - 1);  // less that of the folder
   return usage;
@@ -92,5 +100,40 @@ inline void Together() {
   MPI_Ibarrier(MPI_COMM_WORLD, &request);
   Finish(request);
 }
+
+// The figures of a rank at the end. All are numbers.
+class Figures {
+ public:
+  void Add(const std::string& name, double value) { names_.push_back(name), values_.push_back(value); }
+  void Add(const std::string& name, const Usage& usage) {
+    double values[kUsageFigures];
+    std::memcpy(values, &usage, sizeof values);
+    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "anon", "shared", "pss", "fds"};
+    static_assert(sizeof names / sizeof names[0] == kUsageFigures, "one for each");
+    for (int i = 0; i < kUsageFigures; ++i) Add(name + "." + names[i], values[i]);
+  }
+
+  // Collective. A JSON object of a list for each name, by process.
+  void Write(const std::string& file, int rank, int processes) {
+    const auto each = static_cast<int>(values_.size());
+    std::vector<double> all(static_cast<size_t>(rank == 0 ? each * processes : 0));
+    MPI_Request request;
+    MPI_Igather(values_.data(), each, MPI_DOUBLE, all.data(), each, MPI_DOUBLE, 0, MPI_COMM_WORLD, &request);
+    Finish(request);
+    if (rank != 0 || file.empty()) return;
+    std::ofstream out(file);
+    out.precision(17);
+    for (size_t i = 0; i < names_.size(); ++i) {
+      out << (i > 0 ? ",\n" : "{") << '"' << names_[i] << "\": [";
+      for (int r = 0; r < processes; ++r) out << (r > 0 ? ", " : "") << all[static_cast<size_t>(r * each) + i];
+      out << "]";
+    }
+    out << "}\n";
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<double> values_;
+};
 
 }  // namespace hvdata

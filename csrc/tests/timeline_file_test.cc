@@ -4,10 +4,10 @@
 
 #include <cstdio>
 #include <fstream>
-#include <sstream>
 #include <string>
 
-#include "tests/captured_lines.h"
+#include "tests/arena_process.h"
+#include "tests/texts.h"
 #include "timeline/file.h"
 
 namespace hvdata {
@@ -18,28 +18,17 @@ class TimelineFileTest : public testing::Test {
   TimelineFileTest() : path_(testing::TempDir() + "timeline-" + std::to_string(getpid())) {}
   ~TimelineFileTest() override { std::remove(path_.c_str()); }
 
-  std::string All() const {
-    std::ostringstream text;
-    text << std::ifstream(path_).rdbuf();
-    return text.str();
-  }
-
   const std::string path_;
 };
 
 TEST_F(TimelineFileTest, AnOldFileIsEmptiedAndNoDescriptorStaysOpen) {
-  const auto next = [] {
-    const int fd = dup(0);
-    close(fd);
-    return fd;
-  };
   std::ofstream(path_) << "of an earlier job";
   TimelineFile file(path_, {});
-  const int before = next();
+  const int before = NextDescriptor();
   file.Append("a");
   file.Append("bc");
-  EXPECT_EQ(next(), before);
-  EXPECT_EQ(All(), "abc");
+  EXPECT_EQ(NextDescriptor(), before);
+  EXPECT_EQ(TextIn(path_), "abc");
 }
 
 TEST_F(TimelineFileTest, WhatCannotBeWrittenIsLoggedOnce) {

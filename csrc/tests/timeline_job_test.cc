@@ -6,14 +6,13 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "tests/texts.h"
 #include "timeline/timeline.h"
 
 namespace hvdata {
@@ -25,9 +24,7 @@ struct Blocks {
 
   explicit Blocks(const std::string& path) {
     EXPECT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
-    std::ostringstream read;
-    read << std::ifstream(path).rdbuf();
-    const std::string text = read.str();
+    const std::string text = TextIn(path);
     for (size_t at = 0; at + 8 <= text.size();) {
       uint32_t size;
       std::memcpy(&size, text.data() + at + 4, sizeof size);

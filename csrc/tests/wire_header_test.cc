@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "tests/rounds.h"
+#include "tests/texts.h"
 #include "tests/wire_samples.h"
 #include "wire/codec.h"
 #include "wire/header.h"
@@ -38,7 +39,7 @@ std::string Refusal(std::string_view message) {
 
 void ExpectRefused(std::string_view message, const std::string& why) {
   const std::string error = Refusal(message);
-  EXPECT_NE(error.find(why), std::string::npos) << error;
+  EXPECT_HAS(error, why);
 }
 
 void ExpectRoundTrip(const Header& header) {
@@ -172,7 +173,7 @@ TEST(Header, ATextMayBeAboveTwoGiB) {
   std::string error;
   StoreLittleEndian(longer, message + start.size() - 31);
   EXPECT_FALSE(Decode({message, size}, &decoded, &payload, &error));
-  EXPECT_NE(error.find("ends within its message"), std::string::npos) << error;
+  EXPECT_HAS(error, "ends within its message");
   StoreLittleEndian(text, message + start.size() - 31);
   EXPECT_TRUE(Decode({message, size}, &decoded, &payload, &error)) << error;
   EXPECT_EQ(std::get<State>(decoded.message).outcome.message.size(), text);
