@@ -21,20 +21,6 @@ std::vector<uint32_t> Returned(Slots* slots) {
   return returned;
 }
 
-TEST(Slots, ASlotComesBackWithItsLastUse) {
-  const auto slots = std::make_unique<Slots>();
-  slots->Begin(0);
-  slots->Begin(Slots::kCount - 1);
-  slots->Use(0);
-  slots->Drop(0);
-  EXPECT_EQ(Returned(slots.get()), std::vector<uint32_t>());
-  slots->Drop(Slots::kCount - 1);
-  EXPECT_EQ(Returned(slots.get()), (std::vector<uint32_t>{Slots::kCount - 1}));
-  slots->Drop(0);
-  EXPECT_EQ(Returned(slots.get()), (std::vector<uint32_t>{0}));
-  EXPECT_EQ(Returned(slots.get()), std::vector<uint32_t>());
-}
-
 TEST(Slots, AVisitMayPutTheSlotToUseAgain) {
   const auto slots = std::make_unique<Slots>();
   for (uint32_t slot = 0; slot < 5; ++slot) {

@@ -124,17 +124,6 @@ TEST(Holding, ATrainersFirstRowsLieOnItsHost) {
   }
 }
 
-TEST(Holding, OfTwoHostsAndAReader) {
-  // Each trainer has 3 rows. The reader's host holds one of them, because it is one of 3 hosts.
-  Holding holding({1, 1, 2, 2}, 3, Remainder::kDrop, false);
-  EXPECT_EQ(holding.RowsFor(0, 12, 0), (std::vector<int64_t>{2, 5, 8, 11}));
-  EXPECT_EQ(holding.RowsFor(0, 12, 1), (std::vector<int64_t>{0, 1, 3, 4}));
-  EXPECT_EQ(holding.RowsFor(0, 12, 2), (std::vector<int64_t>{6, 7, 9, 10}));
-  // The last trainer also has what is left out.
-  EXPECT_EQ(holding.RowsFor(0, 15, 2), (std::vector<int64_t>{6, 7, 9, 10, 11, 12}));
-  EXPECT_EQ(holding.RowsFor(0, 15, 0), (std::vector<int64_t>{2, 5, 8, 13, 14}));
-}
-
 TEST(Holding, HostsThatOnlyReadTakeTurns) {
   Holding holding({2, 2, 3, 3}, 4, Remainder::kPartial, false);
   // Each trainer has 3 rows, and one of them is for these hosts.

@@ -41,14 +41,8 @@ std::vector<int> InRounds(const std::vector<int>& steps) {
   return order;
 }
 
-TEST(Rotation, WrittenOut) {
-  EXPECT_EQ(Walk({1, 3, 2}, Rotation(3)), (std::vector<int>{0, 1, 2, 1, 2, 1}));
-  EXPECT_EQ(Walk({3, 0, 1}, Rotation(3)), (std::vector<int>{0, 2, 0, 0}));
-  EXPECT_TRUE(Rotation(0).Done());
-}
-
 TEST(Rotation, AgreesWithRounds) {
-  for (int readers = 1; readers <= 5; ++readers) {
+  for (int readers = 0; readers <= 5; ++readers) {
     ForAllTuples<int>(readers, readers < 5 ? 4 : 3, [readers](const std::vector<int>& steps) {
       ASSERT_EQ(Walk(steps, Rotation(readers)), InRounds(steps)) << testing::PrintToString(steps);
     });

@@ -10,10 +10,6 @@
 
 namespace hvdata::plan {
 
-void PrintTo(const Rows& rows, std::ostream* out) {
-  *out << "{begin " << rows.begin << ", count " << rows.count << ", padding " << rows.padding << "}";
-}
-
 namespace {
 
 constexpr Remainder kAll[] = {Remainder::kDrop, Remainder::kPartial, Remainder::kPad, Remainder::kRepeat};
@@ -22,20 +18,6 @@ std::vector<Rows> Shares(int64_t rows, int trainers, Remainder remainder) {
   std::vector<Rows> shares;
   for (int trainer = 0; trainer < trainers; ++trainer) shares.push_back(RowsOf(rows, trainers, trainer, remainder));
   return shares;
-}
-
-using Expected = std::vector<Rows>;
-
-TEST(RowsOf, WrittenOut) {
-  EXPECT_EQ(Shares(10, 4, Remainder::kDrop), (Expected{{0, 2, 0}, {2, 2, 0}, {4, 2, 0}, {6, 2, 0}}));
-  EXPECT_EQ(Shares(10, 4, Remainder::kPartial), (Expected{{0, 3, 0}, {3, 3, 0}, {6, 2, 0}, {8, 2, 0}}));
-  EXPECT_EQ(Shares(10, 4, Remainder::kPad), (Expected{{0, 3, 0}, {3, 3, 0}, {6, 3, 0}, {9, 1, 2}}));
-  EXPECT_EQ(Shares(2, 3, Remainder::kDrop), (Expected{{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}));
-  EXPECT_EQ(Shares(2, 3, Remainder::kPartial), (Expected{{0, 1, 0}, {1, 1, 0}, {2, 0, 0}}));
-  EXPECT_EQ(Shares(2, 3, Remainder::kPad), (Expected{{0, 1, 0}, {1, 1, 0}, {2, 0, 1}}));
-  // More than one trainer gets nothing but padding.
-  EXPECT_EQ(Shares(5, 4, Remainder::kPad), (Expected{{0, 2, 0}, {2, 2, 0}, {4, 1, 1}, {5, 0, 2}}));
-  EXPECT_EQ(Shares(0, 2, Remainder::kPad), (Expected{{0, 0, 0}, {0, 0, 0}}));
 }
 
 // Every number of rows and trainers that is small enough to try. Shares are consecutive, disjoint and complete. They

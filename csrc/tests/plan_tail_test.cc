@@ -23,26 +23,6 @@ std::vector<Element> InOrder(const std::vector<int64_t>& left) {
   return all;
 }
 
-TEST(Tail, WrittenOut) {
-  const Tail tail({2, 0, 2, 1}, 3, Remainder::kPad);
-  ASSERT_EQ(tail.steps(), 2);
-  // By step and trainer. The last share is on the model of trainer 0's.
-  const Element expected[2][3] = {{{0, 0}, {0, 1}, {2, 0}}, {{2, 1}, {3, 0}, {2, 1}}};
-  for (int card = 0; card < 6; ++card) {
-    const Tail::Share share = tail.At(card / 3, card % 3);
-    EXPECT_EQ(Element(share.reader, share.element), expected[card / 3][card % 3]) << card;
-    EXPECT_EQ(share.filler, card == 5) << card;
-  }
-  EXPECT_FALSE(tail.Short(0));
-  EXPECT_TRUE(tail.Short(1));
-  EXPECT_EQ(Tail({0, 0}, 3, Remainder::kPad).steps(), 0);
-  const Tail dropping({2, 0, 2, 1}, 3, Remainder::kDrop);
-  EXPECT_EQ(dropping.steps(), 1);
-  EXPECT_EQ(dropping.Dropped(0), 0);
-  EXPECT_EQ(dropping.Dropped(2), 1) << "its first went into the step";
-  EXPECT_EQ(dropping.Dropped(3), 1);
-}
-
 // The leftovers stand in the readers' order and are dealt one to each trainer in turn. With "drop" only whole steps are
 // dealt. Otherwise all are, and a trainer without an element gets a share on the model of the step's first element.
 TEST(Tail, AllSmallOnes) {
