@@ -2,12 +2,14 @@
 // For the transport's tests: an inbox that keeps or checks what comes in.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <mpi.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -106,6 +108,24 @@ class Mailbox : public Inbox {
   std::vector<wire::Header> headers_;
   std::vector<std::string> broken_;
   std::vector<Passed> passed_;
+};
+
+// Counts packets per (source, channel): step must be the next one, and components and a text must be whole.
+class Sequence {
+ public:
+  void operator()(int source, const wire::Header& header, const Destination& destination) {
+    const std::string name = "source " + std::to_string(source) + " channel " + std::to_string(header.channel) +
+                             " step " + std::to_string(StepOf(header));
+    uint64_t& next = next_[{source, header.channel}];
+    EXPECT_EQ(StepOf(header), next) << name;
+    next = StepOf(header) + 1;
+    EXPECT_TRUE(header.components.empty() || ArrivedWhole(header, destination)) << name;
+    const Plain message = PlainOf(header.message);
+    EXPECT_EQ(message.text, std::string(message.text.size(), static_cast<char>(message.step))) << name;
+  }
+
+ private:
+  std::map<std::pair<int, uint32_t>, uint64_t> next_;
 };
 
 // A transport whose thread runs.

@@ -2,18 +2,16 @@
 // The transport between real processes: mpirun -np 1..4 transport_mpi_test [--quick]
 //   --quick  less traffic, for sanitizers
 // With a small HVDATA_PIECE_BYTES it tests that messages are cut and joined.
+#include <gtest/gtest.h>
 #include <mpi.h>
 
-#include <cstdio>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
 #include <random>
 #include <thread>
 
 #include "base/counters.h"
+#include "tests/on_threads.h"
+#include "tests/scale_process.h"
+#include "tests/texts.h"
 #include "tests/transport_mpi_party.h"
 
 namespace hvdata {
@@ -27,18 +25,12 @@ constexpr bool kSanitized = false;
 
 int rank, ranks;
 bool quick = false;
-std::atomic<int> failures{0};
 
-void NotSo(int line, const char* condition, const std::string& detail) {
-  ++failures;
-  std::fprintf(stderr, "r%d transport_mpi_test.cc:%d: not so: %s  %s\n", rank, line, condition, detail.c_str());
-}
-
-// The optional second argument is printed at a failure.
-#define EXPECT(condition, ...)                                               \
-  do {                                                                       \
-    if (!(condition)) NotSo(__LINE__, #condition, std::string{__VA_ARGS__}); \
-  } while (0)
+// After each test all ranks wait for each other.
+class TransportTest : public testing::Test {
+ protected:
+  void TearDown() override { MPI_Barrier(MPI_COMM_WORLD); }
+};
 
 // All other ranks; a single rank has itself.
 std::vector<int> Peers() {
@@ -49,78 +41,46 @@ std::vector<int> Peers() {
   return peers;
 }
 
-// Counts packets per (source, channel): step must be the next one, and components and a text must be whole.
-class Sequence {
- public:
-  void operator()(int source, const wire::Header& header, const Destination& destination) {
-    const std::string name = "source " + std::to_string(source) + " channel " + std::to_string(header.channel) +
-                             " step " + std::to_string(StepOf(header));
-    uint64_t& next = next_[{source, header.channel}];
-    EXPECT(StepOf(header) == next, name);
-    next = StepOf(header) + 1;
-    EXPECT(header.components.empty() || ArrivedWhole(header, destination), name);
-    const Plain message = PlainOf(header.message);
-    EXPECT(message.text == std::string(message.text.size(), static_cast<char>(message.step)), name);
-  }
-
- private:
-  std::map<std::pair<int, uint32_t>, uint64_t> next_;
-};
-
+// Nothing, small and large sizes, and sizes around the limit of inline payloads.
 size_t RandomSize(std::mt19937_64* random) {
-  switch ((*random)() % 6) {
-    case 0:
-      return 0;
-    case 1:
-      return (*random)() % 100;
-    case 2:
-      return kInlineLimit - 2 + (*random)() % 5;
-    case 3:
-      return (*random)() % (64 << 10);
-    case 4:
-      return (*random)() % (1 << 20);
-    default:
-      return (*random)() % ((quick ? 1 : 8) << 20);
-  }
+  const size_t most[] = {1, 100, 64 << 10, 1 << 20, size_t{quick ? 1u : 8u} << 20};
+  const size_t kind = (*random)() % 6;
+  return kind == 5 ? kInlineLimit - 2 + (*random)() % 5 : (*random)() % most[kind];
 }
 
 // Several threads on every rank send to all ranks, each on its own channel. The first sends many small packets.
-void TestAllToAll() {
+TEST_F(TransportTest, AllToAll) {
   constexpr int kThreads = 3;
   const int large = quick ? 10 : 40, small = quick ? 100 : 20000;
   const size_t all = static_cast<size_t>(small + (kThreads - 1) * large) * Peers().size();
   const uint64_t before = Count().messages_received;
   Mailbox mailbox{Sequence()};
   Line transport(Duplicate(), &mailbox);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937_64 random(rank * 100 + t);
-      for (int step = 0; step < (t == 0 ? small : large); ++step) {
-        for (int dest : Peers()) {
-          std::vector<size_t> sizes(random() % 5);
-          for (size_t& size : sizes) size = t == 0 ? random() % 256 : RandomSize(&random);
-          // Some texts are longer than an inline load, and than several small pieces.
-          const size_t text = t > 0 && step % 16 == 1 ? 3 << 20 : random() % 300;
-          transport.Send(dest, FilledPacket(EndAt(step, 1, std::string(text, static_cast<char>(step))), t,
-                                            random() % 1000, sizes));
-        }
+  OnThreads(kThreads, [&](int t) {
+    std::mt19937_64 random(rank * 100 + t);
+    for (int step = 0; step < (t == 0 ? small : large); ++step) {
+      for (int dest : Peers()) {
+        std::vector<size_t> sizes(random() % 5);
+        for (size_t& size : sizes) size = t == 0 ? random() % 256 : RandomSize(&random);
+        // Some texts are longer than an inline load, and than several small pieces.
+        const size_t text = t > 0 && step % 16 == 1 ? 3 << 20 : random() % 300;
+        transport.Send(
+            dest, FilledPacket(EndAt(step, 1, std::string(text, static_cast<char>(step))), t, random() % 1000, sizes));
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT(mailbox.WaitFor(all));
-  EXPECT(Count().messages_received > before && Count().bagged > 0);
-  EXPECT(Count().bytes_received > 0 && Count().bytes_sent > 0);
+    }
+  });
+  EXPECT_TRUE(mailbox.WaitFor(all));
+  EXPECT_TRUE(Count().messages_received > before && Count().bagged > 0);
+  EXPECT_TRUE(Count().bytes_received > 0 && Count().bytes_sent > 0);
 }
 
 // Rank 0 sends to all others, and rank 1 is their porter. Small packets that wait together come to it in one message.
 // Large packets, and those for one rank alone, come straight.
-void TestPorter() {
+TEST_F(TransportTest, Porter) {
   if (ranks < 3) return;
   constexpr int kEach = 20;
   Mailbox mailbox([](int, const wire::Header& header, const Destination& destination) {
-    EXPECT(header.components.empty() || ArrivedWhole(header, destination));
+    EXPECT_TRUE(header.components.empty() || ArrivedWhole(header, destination));
   });
   MPI_Comm comm = Duplicate();
   {
@@ -140,25 +100,26 @@ void TestPorter() {
       transport.Resume();
     }
     if (rank == 1) {
-      EXPECT(mailbox.WaitFor(kEach, static_cast<size_t>(ranks - 2)));  // its own packets come first
+      EXPECT_TRUE(mailbox.WaitFor(kEach, static_cast<size_t>(ranks - 2)));  // its own packets come first
       const std::vector<Mailbox::Passed> passed = mailbox.TakePassed();
-      EXPECT(static_cast<int>(passed.size()) == ranks - 2, std::to_string(passed.size()));
+      EXPECT_EQ(static_cast<int>(passed.size()), ranks - 2);
       for (size_t i = 0; i < passed.size(); ++i) {
-        EXPECT(passed[i].member == static_cast<int>(i) + 2 && passed[i].bells == 6, std::to_string(passed[i].bells));
+        EXPECT_TRUE(passed[i].member == static_cast<int>(i) + 2 && passed[i].bells == 6)
+            << std::to_string(passed[i].bells);
         std::vector<wire::Enclosed> messages;
         std::string error;
-        EXPECT(wire::OpenEnvelope(passed[i].envelope, &messages, &error) && messages.size() == kEach, error);
+        EXPECT_TRUE(wire::OpenEnvelope(passed[i].envelope, &messages, &error) && messages.size() == kEach) << error;
         for (size_t m = 0; m < messages.size(); ++m) {
           wire::Header header;
           std::string_view payload;
-          EXPECT(messages[m].member == 0, std::to_string(messages[m].member));
-          EXPECT(wire::Decode(messages[m].message, &header, &payload, &error) && StepOf(header) == m, error);
-          EXPECT(payload.size() == 100 && IsWhole(header.components.at(0), payload.data()));
+          EXPECT_EQ(messages[m].member, 0);
+          EXPECT_TRUE(wire::Decode(messages[m].message, &header, &payload, &error) && StepOf(header) == m) << error;
+          EXPECT_TRUE(payload.size() == 100 && IsWhole(header.components.at(0), payload.data()));
         }
       }
     } else if (rank == 0) {
       while (Count().messages_sent == sent_before) std::this_thread::yield();
-      EXPECT(Count().messages_sent - sent_before == 1 && Count().bags_sent - bags_before == 1);
+      EXPECT_TRUE(Count().messages_sent - sent_before == 1 && Count().bags_sent - bags_before == 1);
     }
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {  // packets for one rank alone, and one with a payload of its own
@@ -167,58 +128,62 @@ void TestPorter() {
       send(2, 1, 3, {100000});
       transport.Resume();
     }
-    if (rank == 2) EXPECT(mailbox.WaitFor(4));
+    if (rank == 2) {
+      EXPECT_TRUE(mailbox.WaitFor(4));
+    }
     MPI_Barrier(MPI_COMM_WORLD);
-    EXPECT(mailbox.TakePassed().empty());
+    EXPECT_TRUE(mailbox.TakePassed().empty());
     transport.Leave();
-    EXPECT(transport.Join(std::chrono::seconds(60)));
+    EXPECT_TRUE(transport.Join(std::chrono::seconds(60)));
   }
-  EXPECT(live_owners == 0, std::to_string(live_owners));
+  EXPECT_EQ(live_owners, 0);
 }
 
 // Leave() right after the last Send(): all packets still arrive, also when only the destructor calls Leave().
-void TestLeaveWithTrafficInFlight(bool destroy) {
+TEST_F(TransportTest, LeavesWithTrafficInFlight) {
   constexpr int kPackets = 40;
-  std::atomic<size_t> came{0};
-  Sequence sequence;
-  Mailbox mailbox([&](int source, const wire::Header& header, const Destination& destination) {
-    sequence(source, header, destination);
-    ++came;
-  });
-  auto transport = std::make_unique<Line>(Duplicate(), &mailbox);
-  for (int step = 0; step < kPackets; ++step) {
-    for (int dest : Peers()) transport->Send(dest, FilledPacket(DataAt(step), 3, 2, {300000, 10}));
+  for (const bool destroy : {false, true}) {
+    std::atomic<size_t> came{0};
+    Sequence sequence;
+    Mailbox mailbox([&](int source, const wire::Header& header, const Destination& destination) {
+      sequence(source, header, destination);
+      ++came;
+    });
+    auto transport = std::make_unique<Line>(Duplicate(), &mailbox);
+    for (int step = 0; step < kPackets; ++step) {
+      for (int dest : Peers()) transport->Send(dest, FilledPacket(DataAt(step), 3, 2, {300000, 10}));
+    }
+    if (!destroy) {
+      transport->Leave();
+      EXPECT_TRUE(transport->Join(std::chrono::seconds(60)));
+      transport->Send(0, FilledPacket(DataAt(0), 0, 0, {1000}));  // too late: dropped
+    }
+    transport.reset();
+    EXPECT_EQ(came, kPackets * Peers().size());
+    EXPECT_EQ(live_owners, 0);
   }
-  if (!destroy) {
-    transport->Leave();
-    EXPECT(transport->Join(std::chrono::seconds(60)));
-    transport->Send(0, FilledPacket(DataAt(0), 0, 0, {1000}));  // too late: dropped
-  }
-  transport.reset();
-  EXPECT(came == kPackets * Peers().size(), std::to_string(came));
-  EXPECT(live_owners == 0, std::to_string(live_owners));
 }
 
 // Join() doesn't return before all ranks have called Leave().
-void TestJoinWaitsForAll() {
+TEST_F(TransportTest, JoinWaitsForAll) {
   if (ranks < 2) return;
   Mailbox mailbox;
   Line transport(Duplicate(), &mailbox);
   if (rank == 1) {
-    EXPECT(mailbox.WaitFor(1));
+    EXPECT_TRUE(mailbox.WaitFor(1));
   } else {
     if (rank == 0) transport.Send(1, FilledPacket(wire::Bye(), 0, 0, {}));
     transport.Leave();
-    EXPECT(!transport.Join(std::chrono::milliseconds(100)));
+    EXPECT_FALSE(transport.Join(std::chrono::milliseconds(100)));
   }
   MPI_Barrier(MPI_COMM_WORLD);  // rank 1 leaves behind it
   transport.Leave();
-  EXPECT(transport.Join(std::chrono::seconds(60)));
-  EXPECT(transport.Join(std::chrono::seconds(0)));
+  EXPECT_TRUE(transport.Join(std::chrono::seconds(60)));
+  EXPECT_TRUE(transport.Join(std::chrono::seconds(0)));
 }
 
 // A block's owner and Deliver() may both call Send(): no lock is held around either.
-void TestSendFromCallbacks() {
+TEST_F(TransportTest, SendFromCallbacks) {
   std::atomic<Transport*> line{nullptr};
   std::atomic<size_t> released{0};
   Mailbox mailbox([&](int source, const wire::Header& header, const Destination&) {
@@ -236,29 +201,29 @@ void TestSendFromCallbacks() {
     });
     transport.Send(dest, std::move(packet));
   }
-  EXPECT(mailbox.WaitFor(3 * Peers().size()));
+  EXPECT_TRUE(mailbox.WaitFor(3 * Peers().size()));
   while (released < Peers().size()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // An unfinished transfer delays its own channel only. Rank 1 calls MPI by hand, to be slow.
-void TestOvertaking() {
+TEST_F(TransportTest, Overtaking) {
   if (ranks < 2) return;
   MPI_Comm pair;
   MPI_Comm_split(MPI_COMM_WORLD, rank < 2 ? 0 : MPI_UNDEFINED, rank, &pair);
   if (rank == 0) {
     MPI_Comm_set_errhandler(pair, MPI_ERRORS_RETURN);
     Mailbox mailbox([](int, const wire::Header& header, const Destination& destination) {
-      EXPECT(ArrivedWhole(header, destination));
+      EXPECT_TRUE(ArrivedWhole(header, destination));
     });
     Line transport(pair, &mailbox);
-    EXPECT(mailbox.WaitFor(1));
-    EXPECT(mailbox.Headers()[0].channel == 2);
+    EXPECT_TRUE(mailbox.WaitFor(1));
+    EXPECT_EQ(mailbox.Headers()[0].channel, 2);
     MPI_Send(nullptr, 0, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
     transport.Leave();
-    EXPECT(transport.Join(std::chrono::seconds(60)));
+    EXPECT_TRUE(transport.Join(std::chrono::seconds(60)));
     std::vector<int> channels;
     for (const wire::Header& header : mailbox.Headers()) channels.push_back(static_cast<int>(header.channel));
-    EXPECT(channels == std::vector<int>({2, 1, 1, 3}));
+    EXPECT_EQ(channels, std::vector<int>({2, 1, 1, 3}));
   } else if (rank == 1) {
     const auto send = [&](uint32_t channel, size_t size) {
       Packet packet = FilledPacket(DataAt(0), channel, 5, {size});
@@ -280,130 +245,92 @@ void TestOvertaking() {
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     send(3, 10);
-    EXPECT(expected == 0);
+    EXPECT_EQ(expected, 0u);
     MPI_Comm_free(&pair);
   }
 }
 
-// The file `name` of the communication thread in /proc.
-std::string CommThreadFile(const std::string& name) {
-  std::string found;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string comm;
-    std::ifstream(task.path() / "comm") >> comm;
-    std::ifstream file(task.path() / name);
-    if (comm == "hvdata-comm") found.assign(std::istreambuf_iterator<char>(file), {});
-  }
-  return found;
-}
-
-// A field of the status of the communication thread.
-std::string CommThreadStatus(const std::string& key) {
-  const std::string status = CommThreadFile("status");
-  const size_t at = status.find("\n" + key + ":");
-  EXPECT(at != std::string::npos, status);
-  return status.substr(at + key.size() + 2);
-}
-// Seconds that the communication thread has run.
-double CommThreadSeconds() { return std::stod(CommThreadFile("schedstat")) * 1e-9; }
-// How often the communication thread has gone to sleep.
-int64_t CommThreadNaps() { return std::stoll(CommThreadStatus("voluntary_ctxt_switches")); }
-
-void TestIdle() {
+TEST_F(TransportTest, Idle) {
   Mailbox mailbox;
   Line transport(Duplicate(), &mailbox);
   MPI_Barrier(MPI_COMM_WORLD);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  const std::string status = CommThread() + "/status";
   bool idle = false, ticked = false;
   // It never wakes or ticks more often than it should. Other work on the machine makes each wake-up more expensive and
   // delays ticks, so the best second counts. Under valgrind the cost is not checked.
   for (int second = 0; second < 10 && !(idle && ticked); ++second) {
-    const auto begun = std::chrono::steady_clock::now();
+    const Usage before = Used();
     const int ticks_before = mailbox.Ticks();
-    const int64_t naps_before = CommThreadNaps();
-    const std::clock_t process = std::clock();
-    const double thread = CommThreadSeconds();
+    const double naps_before = NumberIn(status, "voluntary_ctxt_switches");
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    const double thread_used = CommThreadSeconds() - thread,
-                 process_used = static_cast<double>(std::clock() - process) / CLOCKS_PER_SEC;
-    const int64_t naps = CommThreadNaps() - naps_before;
+    const double naps = NumberIn(status, "voluntary_ctxt_switches") - naps_before;
     const int ticks = mailbox.Ticks() - ticks_before;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    if (rank == 0) {
-      std::printf("idle: %.2f %% of a core, the process %.2f %%, %d naps, %d ticks\n", 100 * thread_used,
-                  100 * process_used, static_cast<int>(naps), ticks);
-    }
-    EXPECT(static_cast<double>(naps) <= 400 * seconds, std::to_string(naps) + " naps");
-    EXPECT(ticks <= 10 * seconds + 2, std::to_string(ticks) + " ticks");
-    idle = kSanitized || quick || (thread_used < 0.02 * seconds && process_used < 0.03 * seconds);
+    const Usage after = Used();
+    const double seconds = after.at - before.at;
+    EXPECT_LE(naps, 400 * seconds);
+    EXPECT_LE(ticks, 10 * seconds + 2);
+    idle = kSanitized || quick ||
+           (after.comm_cpu - before.comm_cpu < 0.02 * seconds && after.cpu - before.cpu < 0.03 * seconds);
     ticked = ticked || ticks >= 5;
   }
-  EXPECT(idle && ticked, idle ? "it does not tick" : "it is not idle");
-  EXPECT((std::stoull(CommThreadStatus("SigBlk"), nullptr, 16) & 0x4002) == 0x4002);
+  EXPECT_TRUE(idle && ticked) << (idle ? "it does not tick" : "it is not idle");
+  EXPECT_EQ(std::stoull(WordIn(status, "SigBlk"), nullptr, 16) & 0x4002, 0x4002u);
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
 // Each way in which the line can break is reported once. Then all queued packets are freed. A neighbour breaks the line
 // with MPI calls of its own, because its transport may break before it has sent anything.
-void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mailbox*, Transport*)>& harm) {
-  MPI_Comm comm = Duplicate();
-  {
-    Mailbox mailbox;
-    Line transport(comm, &mailbox);
-    MPI_Barrier(MPI_COMM_WORLD);
-    harm(comm, &mailbox, &transport);
-    EXPECT(!mailbox.WaitFor(1000));
-    EXPECT(transport.Join(std::chrono::seconds(60)));
-    transport.Send((rank + 1) % ranks, FilledPacket(DataAt(0), 0, 0, {10}));
-    const std::vector<std::string> texts = mailbox.BrokenTexts();
-    EXPECT(texts.size() == 1);
-    EXPECT(texts[0].find(part_of_text) != std::string::npos, texts[0]);
-  }
-  MPI_Barrier(MPI_COMM_WORLD);
-}
-
-void TestBrokenInAllWays() {
+TEST_F(TransportTest, Broken) {
   const int right = (rank + 1) % ranks;
-  const auto by_hand = [right](MPI_Comm comm, const std::string& message, int tag) {
-    MPI_Request request;
-    MPI_Isend(message.data(), static_cast<int>(message.size()), MPI_BYTE, right, tag, comm, &request);
-    MPI_Wait(&request, MPI_STATUS_IGNORE);
-  };
   wire::Envelope inner, outer;
   inner.Add(right, 1)->append("x");
   outer.Add(right, 1)->append(inner.Take());
   const std::string nested = outer.Take();
-  for (const std::string& unreadable : {std::string("nonsense"), std::string(), nested, nested.substr(0, 30)}) {
-    TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, unreadable, kHeaderTag); });
-  }
-  TestBroken("MPI_Isend with process 99 failed", [](MPI_Comm, Mailbox*, Transport* transport) {
-    transport->Send(99, FilledPacket(wire::Bye(), 0, 0, {}));
-  });
   Packet packet = FilledPacket(DataAt(0), 0, 0, {1000});
   packet.header.components[0].where = wire::Where::kInline;
   const std::string whole = wire::Encode(packet.header) + std::string(1000, 'x');
-  TestBroken("no place was made", [&](MPI_Comm comm, Mailbox* mailbox, Transport*) {
-    mailbox->Spoil();
-    MPI_Barrier(MPI_COMM_WORLD);
-    by_hand(comm, whole, kHeaderTag);
-  });
   packet.header.components[0].where = wire::Where::kMessage;
   const std::string header = wire::Encode(packet.header);
-  TestBroken("400 bytes of a payload instead of 1000", [&](MPI_Comm comm, Mailbox*, Transport*) {
-    by_hand(comm, header, kHeaderTag);
-    by_hand(comm, std::string(400, 'x'), kPayloadTag);
-  });
+  const struct {
+    const char* text;
+    std::vector<std::pair<std::string, int>> messages;  // and their tags. None: the transport sends one to no process
+  } cases[] = {
+      {"cannot be read", {{"nonsense", kHeaderTag}}},
+      {"cannot be read", {{"", kHeaderTag}}},
+      {"cannot be read", {{nested, kHeaderTag}}},
+      {"cannot be read", {{nested.substr(0, 30), kHeaderTag}}},
+      {"MPI_Isend with process 99 failed", {}},
+      {"no place was made", {{whole, kHeaderTag}}},
+      {"400 bytes of a payload instead of 1000", {{header, kHeaderTag}, {std::string(400, 'x'), kPayloadTag}}},
 #ifndef MPICH_VERSION  // MPICH ends the job itself when a message is too long
-  TestBroken("MPI_Irecv with process", [&](MPI_Comm comm, Mailbox*, Transport*) {
-    by_hand(comm, header, kHeaderTag);
-    by_hand(comm, std::string(1001, 'x'), kPayloadTag);
-  });
+      {"MPI_Irecv with process", {{header, kHeaderTag}, {std::string(1001, 'x'), kPayloadTag}}},
 #endif
+  };
+  for (const auto& one : cases) {
+    MPI_Comm comm = Duplicate();
+    {
+      Mailbox mailbox;
+      Line transport(comm, &mailbox);
+      if (one.text == std::string("no place was made")) mailbox.Spoil();
+      MPI_Barrier(MPI_COMM_WORLD);
+      for (const auto& [message, tag] : one.messages)
+        MPI_Send(message.data(), static_cast<int>(message.size()), MPI_BYTE, right, tag, comm);
+      if (one.messages.empty()) transport.Send(99, FilledPacket(wire::Bye(), 0, 0, {}));
+      EXPECT_FALSE(mailbox.WaitFor(1000));
+      EXPECT_TRUE(transport.Join(std::chrono::seconds(60)));
+      transport.Send(right, FilledPacket(DataAt(0), 0, 0, {10}));
+      const std::vector<std::string> texts = mailbox.BrokenTexts();
+      ASSERT_EQ(texts.size(), 1u) << one.text;
+      EXPECT_HAS(texts[0], one.text);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
 }
 
 // Packets that wait together are sent as few messages, and arrive in order by rank and channel. Small packets come
 // before, between and after packets with their own payloads, or packets too long for an envelope.
-void TestEnvelopes() {
+TEST_F(TransportTest, Envelopes) {
   constexpr int kSteps = 60;
   const uint64_t bags = Count().bags_sent, bagged = Count().bagged, sent = Count().messages_sent;
   Mailbox mailbox{Sequence()};
@@ -427,19 +354,19 @@ void TestEnvelopes() {
     }
   }
   transport.Resume();
-  EXPECT(mailbox.WaitFor(kSteps * Peers().size()));
+  EXPECT_TRUE(mailbox.WaitFor(kSteps * Peers().size()));
   transport.Leave();
-  EXPECT(transport.Join(std::chrono::seconds(60)));
+  EXPECT_TRUE(transport.Join(std::chrono::seconds(60)));
   const size_t small = kSteps * Peers().size() - alone;
-  EXPECT(Count().bagged - bagged == small, std::to_string(Count().bagged - bagged));
-  EXPECT(Count().bags_sent - bags < small / 4, std::to_string(Count().bags_sent - bags));
+  EXPECT_EQ(Count().bagged - bagged, small);
+  EXPECT_LT(Count().bags_sent - bags, small / 4);
   if (kPieceBytes > kEnvelopeLimit * 2) {
-    EXPECT(Count().messages_sent - sent == Count().bags_sent - bags + alone + payloads);
+    EXPECT_EQ(Count().messages_sent - sent, Count().bags_sent - bags + alone + payloads);
   }
 }
 
 // A hushed thread calls neither MPI nor the inbox; afterwards nothing is missing.
-void TestHush() {
+TEST_F(TransportTest, Hush) {
   Mailbox mailbox{Sequence()};
   Line transport(Duplicate(), &mailbox);
   const auto send = [&](uint64_t step) {
@@ -450,50 +377,24 @@ void TestHush() {
   const int ticks = mailbox.Ticks();
   send(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT(mailbox.Ticks() == ticks);
+  EXPECT_EQ(mailbox.Ticks(), ticks);
   transport.Resume();
-  EXPECT(mailbox.WaitFor(2 * Peers().size()));
+  EXPECT_TRUE(mailbox.WaitFor(2 * Peers().size()));
   transport.Hush();  // it is destroyed in this state
-}
-
-void RunTests() {
-  const auto run = [](const char* name, const std::function<void()>& test) {
-    const int before = failures;
-    const double start = MPI_Wtime();
-    test();
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0) std::printf("%-28s %s %.2f s\n", name, failures == before ? "ok" : "FAILED", MPI_Wtime() - start);
-    std::fflush(stdout);
-  };
-  run("all to all", TestAllToAll);
-  run("porter", TestPorter);
-  run("leave, traffic in flight", [] { TestLeaveWithTrafficInFlight(false); });
-  run("destroy, traffic in flight", [] { TestLeaveWithTrafficInFlight(true); });
-  run("join waits for all", TestJoinWaitsForAll);
-  run("send from callbacks", TestSendFromCallbacks);
-  run("overtaking", TestOvertaking);
-  run("hush", TestHush);
-  run("envelopes", TestEnvelopes);
-  run("idle", TestIdle);
-  run("broken", TestBrokenInAllWays);
-}
-
-int Main(int argc, char** argv) {
-  int level = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  EXPECT(level == MPI_THREAD_MULTIPLE);
-  quick = argc > 1 && std::string(argv[1]) == "--quick";
-  RunTests();
-  int mine = failures, all = 0;
-  MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  MPI_Finalize();
-  if (rank == 0) std::printf("%s: %d ranks, %d failures\n", all == 0 ? "PASS" : "FAIL", ranks, all);
-  return all == 0 ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace hvdata
 
-int main(int argc, char** argv) { return hvdata::Main(argc, argv); }
+int main(int argc, char** argv) {
+  using namespace hvdata;  // NOLINT(google-build-using-namespace): this is the program
+  testing::InitGoogleTest(&argc, argv);
+  int level = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  quick = argc > 1 && std::string(argv[1]) == "--quick";
+  const int failed = level == MPI_THREAD_MULTIPLE ? RUN_ALL_TESTS() : 1;
+  MPI_Finalize();
+  return failed;
+}
