@@ -6,7 +6,7 @@
 namespace hvdata {
 namespace {
 
-constexpr std::string_view kFormat = "horovod_data loader 1";
+constexpr std::string_view kFormat = "horovod_data iterator 2";
 
 template <typename Codec, typename S>
 void Fields(Codec* codec, S& s) {
@@ -21,7 +21,8 @@ void Fields(Codec* codec, S& s) {
 
 }  // namespace
 
-std::string EncodeSinkState(const SinkState& state) {
+// Takes the state over, because each lane may have a gigabyte.
+std::string EncodeSinkState(SinkState state) {
   size_t large = kFormat.size();
   for (const SinkState::Lane& lane : state.lanes) large += lane.reader_state.size() + 64;
   std::string text;
@@ -34,7 +35,10 @@ std::string EncodeSinkState(const SinkState& state) {
 }
 
 Outcome DecodeSinkState(std::string_view bytes, SinkState* state) {
-  Outcome damaged(kDataLoss, "a state of this loader is damaged, or is none. Restore another one");
+  Outcome damaged(
+      kDataLoss,
+      "a saved state of this iterator is damaged, or another version of horovod_data has saved it. Restore another "
+      "one");
   if (bytes.substr(0, kFormat.size()) != kFormat) return damaged;
   wire::Reader reader(bytes.substr(kFormat.size()));
   uint64_t kind = 0;

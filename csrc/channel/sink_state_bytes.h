@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a trainer's iterator as bytes, for programs without TensorFlow.
+// The state of a trainer's iterator as bytes.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace hvdata {
 
-std::string EncodeSinkState(const SinkState& state);
-// Fails with kDataLoss if these bytes were not made by EncodeSinkState().
+std::string EncodeSinkState(SinkState state);
+// Fails with kDataLoss if this version's EncodeSinkState() has not made these bytes.
 Outcome DecodeSinkState(std::string_view bytes, SinkState* state);
 
 }  // namespace hvdata

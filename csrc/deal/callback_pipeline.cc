@@ -55,7 +55,10 @@ Outcome CallbackPipeline::Next(Columns* element, bool* end) {
   if (const int code = Called([&] { return input_.next(&columns, &count); }); code != kOk) return InputFailure(code);
   *end = count < 0;
   for (int i = 0; i < count; ++i) {
-    HVDATA_RETURN_IF_ERROR(CopyOfSource(columns[i], arena_, &element->emplace_back()));
+    const hvdata_column& given = columns[i];
+    const std::string_view items(static_cast<const char*>(given.data), given.bytes);
+    if (!CopyOfItems(given.dtype, {given.dims, given.dims + given.ndim}, items, arena_, &element->emplace_back()))
+      return {kInternal, "a column of the source has other items than its shape says"};
   }
   return {};
 }

@@ -13,7 +13,19 @@
 #include <vector>
 
 #include "deal/input.h"
-#include "rows/source_column.h"
+#include "rows/column.h"
+
+// A tensor that a Python program gives as a part of an element, or gets as a part of a share. The memory of texts
+// (dtype kText) is in the form of wire/strings.h.
+struct hvdata_column {
+  int32_t dtype, ndim;
+  const int64_t* dims;
+  const void* data;
+  uint64_t bytes;
+  // Null, except in a share's column that has bytes. The program sets it to null, and gives the address to
+  // hvdata_release() once.
+  void* owner;
+};
 
 // A source in Python. Its functions are called on the thread of hvdata_deal. They return 0. After an error a function
 // calls hvdata_input_failed(), and returns the code that it has passed.

@@ -17,8 +17,6 @@
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "engine/share_iterator.h"
-#include "rows/source_column.h"
-#include "wire/strings.h"
 
 struct hvdata_iterator {
   std::shared_ptr<hvdata::Sink> sink;
@@ -64,15 +62,6 @@ int RunInterruptible(Body body) {
   const uint64_t interrupts = Interrupts();
   const int code = RunPlaced(body);
   return code == kCancelled && interrupts != Interrupts() ? kPending : code;
-}
-
-// The texts in one block, in the form of wire/strings.h.
-Block EncodedTexts(const Column& column) {
-  const auto* const texts = column.as<std::string_view>();
-  const std::vector<std::string_view> views(texts, texts + column.count());
-  Block block = NewBlock(wire::EncodedSize(views));
-  if (block.size > 0) wire::EncodeStringsTo(views, const_cast<char*>(block.data));
-  return block;
 }
 
 Outcome Give(Columns columns, hvdata_iterator* iterator) {
@@ -153,7 +142,8 @@ int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* 
   return RunInterruptible([&] {
     SinkState state;
     Outcome outcome = iterator->shares->Save(&state);
-    if (outcome.ok()) loader_state = EncodeSinkState(state), *bytes = loader_state.data(), *n = loader_state.size();
+    if (outcome.ok())
+      loader_state = EncodeSinkState(std::move(state)), *bytes = loader_state.data(), *n = loader_state.size();
     return outcome;
   });
 }

@@ -67,7 +67,7 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, uint64_t posi
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace hvdata;
-  constexpr std::string_view kFormat = "horovod_data state 4";
+  constexpr std::string_view kFormat = "horovod_data state 5";
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   CheckpointState state;
   if (!CheckpointState::Decode(bytes, &state) &&
@@ -80,10 +80,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const auto& part : state.model) held += BytesOf(part.values);
   FUZZ_EXPECT(held <= 64 * size + 4096);
-  // Not the same bytes, because fields of a tensor may come in another order. But a state of the same meaning.
-  CheckpointState again;
-  FUZZ_EXPECT(CheckpointState::Decode(state.Encode(), &again));
-  FUZZ_EXPECT(again.Encode() == state.Encode());
+  const std::string whole = state.Encode();
+  FUZZ_EXPECT(bytes == whole || kFormat.data() + std::string(bytes) == whole);
   for (const plan::Schedule schedule : {plan::Schedule::kStatic, plan::Schedule::kDynamic}) {
     for (const uint64_t position : {uint64_t{0}, state.From(), state.pulled, state.pulled + 3, kAllTaken.n})
       Resume(state, schedule, position);

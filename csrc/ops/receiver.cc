@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/exceptions.h"
+#include "channel/sink_state_bytes.h"
 #include "deal/checkpoint_state.h"
 #include "engine/engine.h"
 #include "engine/share_iterator.h"
@@ -163,70 +164,31 @@ class ReceiverOp : public DatasetOpKernel {
      private:
       Outcome Write(IteratorStateWriter* writer) {
         SinkState state;
-        const Outcome outcome = shares_.Save(&state);
-        if (!outcome.ok()) return outcome;
-        uint64_t bytes = 0;
-        for (const SinkState::Lane& lane : state.lanes) bytes += lane.reader_state.size();
-        if (bytes > kMostState) {
-          return {kInvalidArgument, "the states of " + std::to_string(state.lanes.size()) + " readers take " +
-                                        std::to_string(bytes >> 20) + " MiB together, and no more than " +
+        HVDATA_RETURN_IF_ERROR(shares_.Save(&state));
+        const size_t readers = state.lanes.size();
+        const std::string bytes = EncodeSinkState(std::move(state));
+        if (bytes.size() > kMostState) {
+          return {kInvalidArgument, "the states of " + std::to_string(readers) + " readers take " +
+                                        std::to_string(bytes.size() >> 20) + " MiB together, and no more than " +
                                         std::to_string(kMostState >> 20) +
                                         " can be saved. Use a smaller prefetch=, "
                                         "smaller batches or smaller shuffle buffers"};
         }
-        absl::Status status;
-        const auto put = [&](const std::string& key, uint64_t value) {
-          if (status.ok()) status = writer->WriteScalar(prefix(), key, static_cast<int64_t>(value));
-        };
-        put("kind", state.kind);
-        put("epoch", state.epoch);
-        put("number", state.number);
-        put("trainers", state.trainers);
-        put("tail_taken", state.tail_taken.n);
-        put("readers", state.lanes.size());
-        for (size_t r = 0; r < state.lanes.size(); ++r) {
-          const std::string of = std::to_string(r);
-          put("position" + of, state.lanes[r].position.n);
-          put("turn" + of, state.lanes[r].turn.n);
-          Tensor words(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-          Assign(std::exchange(state.lanes[r].reader_state, {}), &words.scalar<tensorflow::tstring>()());
-          if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words);
-        }
-        return ToOutcome(status);
+        Tensor saved(tensorflow::DT_STRING, tensorflow::TensorShape({}));
+        Assign(bytes, &saved.scalar<tensorflow::tstring>()());
+        return ToOutcome(writer->WriteTensor(prefix(), kState, saved));
       }
 
       Outcome Read(IteratorStateReader* reader) {
-        absl::Status status;
-        const auto get = [&](const std::string& key) {
-          int64_t value = 0;
-          if (status.ok()) status = reader->ReadScalar(prefix(), key, &value);
-          return static_cast<uint64_t>(value);
-        };
+        tensorflow::tstring saved;
+        if (reader->Contains(prefix(), kState))
+          HVDATA_RETURN_IF_ERROR(ToOutcome(reader->ReadScalar(prefix(), kState, &saved)));
         SinkState state;
-        state.kind = static_cast<SinkState::Kind>(get("kind"));
-        state.epoch = get("epoch");
-        if (reader->Contains(prefix(), "symbolic") && get("symbolic") != 0) {
-          return {kFailedPrecondition,
-                  "version 0.2 saved this checkpoint with symbolic_checkpoint=True, which this version does not "
-                  "read. Save it again with 0.2 and without that option"};
-        }
-        state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // 0.1 lacks it
-        state.trainers = get("trainers");
-        state.tail_taken = TailStep(get("tail_taken"));
-        const uint64_t readers = get("readers");
-        for (uint64_t r = 0; r < readers && status.ok(); ++r) {
-          const std::string of = std::to_string(r);
-          SinkState::Lane lane;
-          lane.position = Position(get("position" + of));
-          lane.turn = Turn(get("turn" + of));
-          tensorflow::tstring words;
-          if (status.ok()) status = reader->ReadScalar(prefix(), "words" + of, &words);
-          lane.reader_state = std::string(words);
-          state.lanes.push_back(std::move(lane));
-        }
-        return status.ok() ? shares_.Restore(state) : ToOutcome(status);
+        HVDATA_RETURN_IF_ERROR(DecodeSinkState(saved, &state));
+        return shares_.Restore(state);
       }
 
+      static constexpr const char* kState = "state";
       ShareIterator shares_;
     };
 

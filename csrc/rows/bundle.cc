@@ -9,21 +9,9 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "rows/receive_memory.h"
-#include "wire/strings.h"
 
 namespace hvdata {
 namespace {
-
-// Encodes texts. The result is in shared memory if it is not sent inline.
-Block Encoded(const Column& column, int member, Post* post) {
-  const auto* const texts = column.as<std::string_view>();
-  const std::vector<std::string_view> views(texts, texts + column.count());
-  const uint64_t bytes = wire::EncodedSize(views);
-  Block block = post->AllocateShared(member, bytes);
-  if (block.data == nullptr) block = NewBlock(bytes);
-  wire::EncodeStringsTo(views, const_cast<char*>(block.data));
-  return block;
-}
 
 // Adds a column for one component to *bundle. Returns the address for the payload, or null if it needs none.
 char* PlaceFor(const wire::Component& c, Block found, Bundle* bundle) {
@@ -56,11 +44,15 @@ std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Po
     share->bundle = std::move(bundle);
   }
   if (!receivers.there) return share;
+  const auto allocate = [&](uint64_t bytes) {  // in shared memory if the texts are not sent inline
+    Block block = post->AllocateShared(receivers.member, bytes);
+    return block.data == nullptr ? NewBlock(bytes) : block;
+  };
   for (Column& column : columns) {
     wire::Component& c = share->components.emplace_back();
     c.dtype = column.dtype;
     c.encoding = column.texts() ? wire::Encoding::kStrings : wire::Encoding::kRaw;
-    share->blocks.push_back(column.texts() ? Encoded(column, receivers.member, post) : std::move(column.memory));
+    share->blocks.push_back(column.texts() ? EncodedTexts(column, allocate) : std::move(column.memory));
     c.bytes = share->blocks.back().size;
     c.dims = std::move(column.dims);
   }
@@ -125,14 +117,11 @@ Outcome TakeColumns(const BundlePtr& bundle_ptr, const Columns** columns) {
       column.ours = column.ours || column.memory.data != data;
       continue;
     }
-    int64_t count = 0;
-    std::vector<std::string_view> texts;
-    const std::string_view bytes(column.memory.data, column.memory.size);
-    if (!wire::CountElements(column.dims, &count) || !wire::DecodeStrings(bytes, static_cast<size_t>(count), &texts)) {
+    const Block encoded = std::move(column.memory);
+    if (!DecodeTexts(column.dims, {encoded.data, encoded.size}, encoded.owner, &column)) {
       bundle->error = "component " + std::to_string(i) + " of a share is not a tensor of strings";
       return {kInternal, bundle->error};
     }
-    column = Texts(std::move(column.dims), std::move(texts), std::move(column.memory.owner));
   }
   return {};
 }

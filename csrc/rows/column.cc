@@ -7,9 +7,11 @@
 #include <new>
 #include <utility>
 
+#include "arena/copy.h"
 #include "base/counters.h"
 #include "mail/post.h"
 #include "wire/header.h"
+#include "wire/strings.h"
 
 namespace hvdata {
 namespace {
@@ -69,6 +71,14 @@ size_t ItemBytes(int32_t dtype) { return FactsOf(dtype).bytes; }
 bool IsInexact(int32_t dtype) { return FactsOf(dtype).inexact; }
 std::string DtypeName(int32_t dtype) { return FactsOf(dtype).name; }
 
+std::optional<uint64_t> BytesOfItems(int32_t dtype, const Dims& dims) {
+  int64_t count = 0;
+  uint64_t bytes = 0;
+  const size_t item = ItemBytes(dtype);
+  if (item == 0 || dims.size() > wire::kMaxRank || !wire::CountElements(dims, &count)) return {};
+  return __builtin_mul_overflow(count, item, &bytes) ? std::nullopt : std::optional(bytes);
+}
+
 Block NewBlock(uint64_t bytes) {
   if (bytes == 0) return {};
   if (bytes > PTRDIFF_MAX) throw std::bad_alloc();
@@ -78,15 +88,13 @@ Block NewBlock(uint64_t bytes) {
 }
 
 Column New(int32_t dtype, Dims dims, const ArenaPtr& arena) {
-  int64_t count = 0;
-  uint64_t bytes = 0;
-  if (!wire::CountElements(dims, &count) || __builtin_mul_overflow(count, ItemBytes(dtype), &bytes))
-    throw std::bad_alloc();
+  const std::optional<uint64_t> bytes = BytesOfItems(dtype, dims);
+  if (!bytes) throw std::bad_alloc();
   Column column{dtype, std::move(dims), {}};
-  if (arena && !column.texts() && bytes >= kLeastShared)
-    column.memory = AllocateIn(arena, bytes, Arena::For::kPipeline);
-  if (column.memory.data == nullptr) column.memory = NewBlock(bytes);
-  if (column.texts() && bytes > 0) std::memset(column.make<char>(), 0, bytes);
+  if (arena && !column.texts() && *bytes >= kLeastShared)
+    column.memory = AllocateIn(arena, *bytes, Arena::For::kPipeline);
+  if (column.memory.data == nullptr) column.memory = NewBlock(*bytes);
+  if (column.texts() && *bytes > 0) std::memset(column.make<char>(), 0, *bytes);
   return column;
 }
 
@@ -127,6 +135,34 @@ Column Aligned(Column column) {
   if (column.texts() || reinterpret_cast<uintptr_t>(column.memory.data) % kAlignment == 0) return column;
   Add(&Count().realigned, column.memory.size);
   return Copy(column);
+}
+
+Block EncodedTexts(const Column& column, const std::function<Block(uint64_t)>& allocate) {
+  const auto* const texts = column.as<std::string_view>();
+  const std::vector<std::string_view> views(texts, texts + column.count());
+  Block block = allocate(wire::EncodedSize(views));
+  wire::EncodeStringsTo(views, const_cast<char*>(block.data));
+  return block;
+}
+
+bool DecodeTexts(Dims dims, std::string_view bytes, std::shared_ptr<const void> owner, Column* column) {
+  int64_t count = 0;
+  std::vector<std::string_view> texts;
+  if (dims.size() > wire::kMaxRank || !wire::CountElements(dims, &count)) return false;
+  if (!wire::DecodeStrings(bytes, static_cast<size_t>(count), &texts)) return false;
+  *column = Texts(std::move(dims), std::move(texts), std::move(owner));
+  return true;
+}
+
+bool CopyOfItems(int32_t dtype, const Dims& dims, std::string_view items, const ArenaPtr& arena, Column* column) {
+  if (dtype == kText) {
+    const auto bytes = std::make_shared<const std::string>(items);
+    return DecodeTexts(dims, *bytes, bytes, column);
+  }
+  if (BytesOfItems(dtype, dims) != items.size()) return false;
+  *column = New(dtype, dims, arena);
+  if (!items.empty()) CopyOut(column->make<char>(), items.data(), items.size());
+  return true;
 }
 
 uint64_t BytesOf(const Column& column) {

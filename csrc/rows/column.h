@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +60,9 @@ constexpr size_t kLeastShared = 16 << 10;
 // TensorFlow aborts on tensors whose memory does not begin at a multiple of this.
 constexpr size_t kAlignment = 64;
 
+// The bytes of a column's items. Nothing: no tensor can have this type and these dims.
+std::optional<uint64_t> BytesOfItems(int32_t dtype, const Dims& dims);
+
 // Memory of this process. std::bad_alloc: there is none.
 Block NewBlock(uint64_t bytes);
 // Makes a column. Its texts are empty, and other items are not set. Memory of kLeastShared bytes or more lies in
@@ -74,6 +79,14 @@ void Keep(const Column& from, Column* to);
 Column Copy(const Column& column, const ArenaPtr& arena = nullptr);
 // The column itself, if its memory is aligned. Otherwise a copy.
 Column Aligned(Column column);
+
+// The texts of a column in the form of wire/strings.h. `allocate` gives the memory for this number of bytes.
+Block EncodedTexts(const Column& column, const std::function<Block(uint64_t)>& allocate = NewBlock);
+// Makes a column of texts in that form. `owner`: of `bytes`. False: these are not as many texts as the dims say.
+bool DecodeTexts(Dims dims, std::string_view bytes, std::shared_ptr<const void> owner, Column* column);
+// Makes a column of items that a program or a checkpoint gives, and copies them, as New(). Texts are in the form of
+// wire/strings.h. False: a column of this type and these dims has other items.
+bool CopyOfItems(int32_t dtype, const Dims& dims, std::string_view items, const ArenaPtr& arena, Column* column);
 
 // The approximate size of a column when it is sent.
 uint64_t BytesOf(const Column& column);

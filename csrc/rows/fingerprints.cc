@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "wire/codec.h"
-
 namespace hvdata {
 
 using proof::Fingerprint;
@@ -113,23 +111,6 @@ void AddLeaf(const Leaf& leaf, const Column* element, int64_t first, std::vector
 // vector of hashed features may have 2^30 rows, and nearly all are empty.
 constexpr int64_t kSparsePiece = 1 << 22;
 
-// TensorFlow's Hash64. Checkpoints of all versions hold its results.
-uint64_t Murmur(const char* data, size_t size, uint64_t seed) {
-  constexpr uint64_t kFactor = 0xc6a4a7935bd1e995;
-  constexpr int kShift = 47;
-  uint64_t hash = seed ^ (size * kFactor);
-  for (; size >= sizeof(uint64_t); data += sizeof(uint64_t), size -= sizeof(uint64_t)) {
-    uint64_t word = wire::LoadLittleEndian<uint64_t>(data) * kFactor;
-    word ^= word >> kShift;
-    hash = (hash ^ (word * kFactor)) * kFactor;
-  }
-  uint64_t rest = 0;
-  for (size_t i = size; i-- > 0;) rest = rest << 8 | static_cast<unsigned char>(data[i]);
-  if (size > 0) hash = (hash ^ rest) * kFactor;
-  hash = (hash ^ hash >> kShift) * kFactor;
-  return hash ^ hash >> kShift;
-}
-
 }  // namespace
 
 Fingerprint HashWhole(const Column& column, Fingerprint seed) {
@@ -139,18 +120,18 @@ Fingerprint HashWhole(const Column& column, Fingerprint seed) {
 uint64_t HashSamples(const Columns& element, uint64_t seed) {
   constexpr size_t kSamples = 64;
   for (const Column& column : element) {
-    for (const int64_t& size : column.dims) seed = Murmur(reinterpret_cast<const char*>(&size), sizeof(size), seed);
+    seed = HashSpec(column, 0, seed);
     if (column.texts()) {
       const auto count = static_cast<size_t>(column.count()), samples = std::min(count, kSamples);
       for (size_t i = 0; i < samples; ++i) {
         const std::string_view text = column.as<std::string_view>()[i * count / samples];
-        seed = Murmur(text.data(), std::min<size_t>(text.size(), 1024), seed + text.size());
+        seed = Hash(text.data(), std::min<size_t>(text.size(), 1024), seed + text.size());
       }
       continue;
     }
     const auto& [data, size, owner] = column.memory;
     if (size <= kSamples * sizeof(uint64_t)) {
-      if (size > 0) seed = Murmur(data, size, seed);
+      seed = Hash(data, size, seed);
       continue;
     }
     char samples[kSamples * sizeof(uint64_t)];
@@ -158,7 +139,7 @@ uint64_t HashSamples(const Columns& element, uint64_t seed) {
       const size_t at = (size - sizeof(uint64_t)) * i / (kSamples - 1);
       std::memcpy(samples + i * sizeof(uint64_t), data + at, sizeof(uint64_t));
     }
-    seed = Murmur(samples, sizeof(samples), seed);
+    seed = Hash(samples, sizeof(samples), seed);
   }
   return seed;
 }

@@ -11,7 +11,6 @@
 #include "arena/copy.h"
 #include "rows/receive_memory.h"
 #include "rows/take_rows.h"
-#include "wire/header.h"
 
 namespace hvdata {
 namespace {
@@ -148,14 +147,12 @@ class Gatherer {
   bool Make(const Column& like, int64_t rows, Column* column) const {
     auto dims = like.dims;
     dims[0] = rows;
-    int64_t count = 0;
-    uint64_t bytes = 0;
-    if (!wire::CountElements(dims, &count) || __builtin_mul_overflow(count, ItemBytes(like.dtype), &bytes))
-      return false;
+    const std::optional<uint64_t> bytes = BytesOfItems(like.dtype, dims);
+    if (!bytes) return false;
     if (arena_ || like.texts()) {
       *column = New(like.dtype, std::move(dims), arena_.value_or(nullptr));
     } else {
-      *column = {like.dtype, std::move(dims), NewReceiveBlock(bytes)};
+      *column = {like.dtype, std::move(dims), NewReceiveBlock(*bytes)};
       column->ours = true;
     }
     return true;

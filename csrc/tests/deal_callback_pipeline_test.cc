@@ -101,16 +101,16 @@ TEST_F(CallbackPipelineTest, ColumnsThatDoNotFitTheirShapeAreRefused) {
   std::string longer = texts;
   longer[0] = 100;                                                    // the length of the first text
   script.element = {Given(kInt64, std::string_view("12345678", 8))};  // of 2 items
-  EXPECT_EQ(Next().message, "a column of the source has another size");
+  EXPECT_EQ(Next().message, "a column of the source has other items than its shape says");
   script.element = {Given(12345, std::string_view("12345678", 8))};  // there is no such type
-  EXPECT_EQ(Next().message, "a column of the source has another size");
+  EXPECT_EQ(Next().message, "a column of the source has other items than its shape says");
   for (const std::string_view bad : {all.substr(1), all.substr(0, 8), std::string_view(longer), std::string_view()}) {
     script.element = {Given(kText, bad)};
-    EXPECT_EQ(Next().message, "a column of the source holds no texts");
+    EXPECT_EQ(Next().message, "a column of the source has other items than its shape says");
   }
   dims_ = {2, -1};
   script.element = {Given(kText, all)};
-  EXPECT_EQ(Next().message, "a column of the source holds no texts");
+  EXPECT_EQ(Next().message, "a column of the source has other items than its shape says");
   dims_ = {};
   const std::string scalar = Encoded({"one"});
   script.element = {Given(kText, scalar)};
@@ -189,7 +189,7 @@ TEST(SinkStateBytes, ComeBackAsTheyWere) {
   }
   EXPECT_EQ(DecodeSinkState(bytes + "x", &again).code, kDataLoss);
   std::string other = bytes;
-  other[other.find('1')] = '2';  // another version
+  other[other.find('2')] = '3';  // another version
   EXPECT_EQ(DecodeSinkState(other, &again).code, kDataLoss);
 }
 

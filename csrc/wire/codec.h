@@ -75,7 +75,7 @@ class Writer {
 
   void Flag(const char* field, const bool& value) { Int(field, static_cast<uint8_t>(value)); }
 
-  void Text(const char* /*field*/, const std::string& text) {
+  void Text(const char* /*field*/, std::string_view text) {
     AppendLittleEndian(static_cast<uint64_t>(text.size()), out_);
     out_->append(text);
   }
