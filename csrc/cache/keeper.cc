@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/keeper.h"
 
-#include <algorithm>
 #include <atomic>
 #include <map>
 #include <utility>
@@ -23,30 +22,16 @@ Keeper::Account AccountOf(const Loading& loading) {
 Keeper::Keeper(std::shared_ptr<Sink> load, std::shared_ptr<Source> kept, Post* post)
     : load_(std::move(load)), kept_(std::move(kept)), post_(post) {}
 
-std::shared_ptr<Loading> Keeper::Current() const {
+std::shared_ptr<Loading> Keeper::Load() {
   MutexLock lock(&mu_);
+  if (!loading_) loading_ = std::make_shared<Loading>(load_, kept_->config(), kept_->world());
   return loading_;
-}
-
-// Frees the loaded units before a new load starts. `at_least`: the new load's number. It is larger if the process has
-// made so many loads, because a pipeline can't go back to an earlier number.
-std::shared_ptr<Loading> Keeper::Anew(uint64_t at_least) {
-  End();
-  needed_.reset();
-  trimmed_ = false;
-  const uint64_t number = std::max(loads_ + 1, at_least);
-  auto loading = std::make_shared<Loading>(load_, kept_->config(), kept_->world(), number);
-  loads_ = number;
-  MutexLock lock(&mu_);
-  return loading_ = std::move(loading);
 }
 
 void Keeper::Deal(uint64_t epoch, uint64_t number) {
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   const std::map<int, wire::Restore> restored = kept_->Begin(epoch, [cancelled] { *cancelled = true; });
-  KeptDealer dealer(kept_.get(), post_, number, Current(), needed_, [this](uint64_t load) { return Anew(load); });
-  dealer.Run(restored, *cancelled);
-  needed_ = std::max(needed_, dealer.needed());  // an empty optional is less than 0
+  KeptDealer(kept_.get(), post_, number).Run(restored, *cancelled, [this] { return Load(); });
   kept_->End();
   if (!trimmed_ && Read().loaded) {
     GiveBackFreeMemory(post_->arena().get());
@@ -55,13 +40,12 @@ void Keeper::Deal(uint64_t epoch, uint64_t number) {
 }
 
 void Keeper::End() {
-  const std::shared_ptr<Loading> ended = Current();
-  if (!ended) return;
-  Account account = AccountOf(*ended);
-  account.freed = std::exchange(account.bytes, 0);
+  Account account = Read();
+  account.freed += std::exchange(account.bytes, 0);
+  std::shared_ptr<Loading> ended;  // its thread ends without the mutex
   MutexLock lock(&mu_);
   ended_ = account;
-  loading_ = nullptr;
+  ended = std::exchange(loading_, nullptr);
 }
 
 Keeper::Account Keeper::Read() const {

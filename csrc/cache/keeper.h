@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "base/mutex.h"
 #include "cache/loading.h"
@@ -20,8 +19,8 @@ class Keeper {
  public:
   Keeper(std::shared_ptr<Sink> load, std::shared_ptr<Source> kept, Post* post);
 
-  // Deals one epoch that Source::WaitEpoch returned, and returns when it is over. Errors go to the trainers. Starts the
-  // load, unless there is one.
+  // Deals one epoch that Source::WaitEpoch returned, and returns when it is over. Errors go to the trainers. The first
+  // call starts the load.
   void Deal(uint64_t epoch, uint64_t number);
   // Ends the load, and frees the memory. Any thread may call it when Deal has returned.
   void End();
@@ -37,19 +36,16 @@ class Keeper {
   Account Read() const;
 
  private:
-  std::shared_ptr<Loading> Current() const;
-  std::shared_ptr<Loading> Anew(uint64_t at_least);
+  std::shared_ptr<Loading> Load();
 
   const std::shared_ptr<Sink> load_;
   const std::shared_ptr<Source> kept_;
   Post* const post_;
-  bool trimmed_ = false;            // the memory that the load needed besides the store is given back
-  std::optional<uint64_t> needed_;  // the farthest position of earlier epochs on this load (KeptDealer::needed)
-  uint64_t loads_ = 0;              // the number of the last load, over all runs
+  bool trimmed_ = false;  // the memory that the load needed besides the store is given back
 
   mutable Mutex mu_;
-  std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch
-  Account ended_ GUARDED_BY(mu_);                     // the account of the previous load
+  std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch, and after End()
+  Account ended_ GUARDED_BY(mu_);                     // the account after End()
 };
 
 }  // namespace hvdata

@@ -13,24 +13,20 @@ namespace hvdata {
 using Task = Source::Task;
 using Unit = PieceMaker::Unit;
 
-KeptDealer::KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading,
-                       std::optional<uint64_t> needed_before, Renew renew)
+KeptDealer::KeptDealer(Source* source, Post* post, uint64_t number)
     : source_(source),
       post_(post),
       world_(source->world()),
       number_(number),
-      loading_(std::move(loading)),
-      needed_before_(needed_before),
-      renew_(std::move(renew)),
-      settled_(!needed_before),
       steps_(source->config(), world_.group_trainer_count(), number),
       pieces_(source->config(), world_, post) {}
 
-void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled) {
+void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled,
+                     const std::function<std::shared_ptr<Loading>()>& load) {
   plan::Resumption resumption;
   const Outcome resumed = Guarded([&] {
     HVDATA_RETURN_IF_ERROR(Resume(restored, &resumption));
-    if (!loading_) LoadAnew();
+    loading_ = load();
     return Outcome();
   });
   proof::Past past;
@@ -42,7 +38,6 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
       past.from = past.unverified = resumption.first;
     }
   }
-  needs_load_ = resumed.ok() && !resumption.over;
   source_->Start(resumption, past);
   if (!resumed.ok() || resumption.over) source_->Epoch()->Finish(resumed);
   for (;;) {
@@ -63,16 +58,6 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
   for (int t = 0; t < world_.group_trainer_count(); ++t) source_->KeepState(t, state);
 }
 
-// Keepers must return the same result. Another keeper may have sent the trainers an error of the load first. So only
-// the steps that trainers have taken count, which all keepers know.
-std::optional<uint64_t> KeptDealer::needed() const {
-  const uint64_t taken = std::min<uint64_t>(source_->Epoch()->MostTaken().n, behind_.size());
-  if (!needs_load_) return {};
-  if (taken == 0 && (steps_.shuffled() || restored_)) return ~uint64_t{0};
-  if (steps_.shuffled()) return 0;
-  return std::max(farthest_, taken > 0 ? behind_[taken - 1] : 0);
-}
-
 // ---- Waiting for the load.
 
 // Waits until the next step can be dealt. Trainers may save meanwhile.
@@ -82,46 +67,25 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
   const auto whole = [this] { return restored_ && !checked_; };
   for (;;) {
     uint64_t steps = 0;
-    bool anew = false;
     {
       const Loading::Look look(loading_.get());
       steps = look->steps();
       const bool failed = look.over() && !look.outcome().ok();
-      if (!settled_) {
-        const bool has = steps_.HasStepFrom(*needed_before_, look->holding());
-        settled_ = has || look.over();
-        // An earlier epoch has reported this error, so this epoch loads again. An error of this keeper alone stays,
-        // because the other keepers do not load again.
-        anew = failed && !has && !look.alone();
-      }
-      if (settled_ && !anew) {
-        HVDATA_RETURN_IF_ERROR(CheckOrder(look));
-        if (!whole() && steps_.Has(next_, look->holding(), look.over() && !failed)) return {};
-        if (failed) return look.outcome();
-      }
-    }
-    if (anew) {
-      LoadAnew();
-      continue;
+      HVDATA_RETURN_IF_ERROR(CheckOrder(look));
+      if (!whole() && steps_.Has(next_, look->holding(), look.over() && !failed)) return {};
+      if (failed) return look.outcome();
     }
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
     source_->clock.TurnTo(ReaderDoes::kPulls);
     const std::string why = "cache: " + loading_->Explain();  // before Epoch() locks
     source_->Epoch()->PullsFrom(why, steps);
     loading_->WaitFor(kSlice, [&](const Loaded& loaded) {
-      if (!settled_) return steps_.HasStepFrom(*needed_before_, loaded.holding());
       return whole() ? !restored_->loaded && loaded.steps() >= restored_->steps
                      : steps_.Has(next_, loaded.holding(), false);
     });
     source_->clock.TurnTo(ReaderDoes::kDeals);
     AnswerSaves();
   }
-}
-
-// A restored epoch loads what the saved run had loaded. A shuffle in the pipeline may yield another order in each load.
-void KeptDealer::LoadAnew() {
-  loading_ = nullptr;
-  loading_ = renew_(restored_ ? restored_->load : 0);
 }
 
 // Compares this load with the load of the run that saved the epoch.
@@ -263,7 +227,6 @@ Outcome KeptDealer::Deal(const KeptSteps::Step& of, const Held& held) {
     share->hash = piece.hash.hash;
     step.shares.push_back(share);
   }
-  behind_.push_back(of.position + of.elements);
   source_->Deal(std::move(step));
   return {};
 }
@@ -285,7 +248,6 @@ KeptState KeptDealer::State() const {
   state.mode = Mode(), state.number = number_;
   if (loading_) {
     const Loading::Look look(loading_.get());
-    state.load = loading_->number();
     state.steps = look->steps(), state.hash = look->HashOf(state.steps);
     state.loaded = look.over() && look.outcome().ok();
   }
@@ -326,9 +288,6 @@ Outcome KeptDealer::Resume(const std::map<int, wire::Restore>& restored, plan::R
   const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);
   if (!why.empty()) return InvalidArgument(why);
   next_ = resumption->first;
-  for (const Position& position : resumption->positions) {
-    if (position != kAllTaken) farthest_ = std::max(farthest_, position.n);
-  }
   return {};
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,20 +24,13 @@ namespace hvdata {
 
 class KeptDealer {
  public:
-  // Begins a load, if there is none or it has failed. Its number is at least `number`. Nothing must hold the old load, so
-  // that its memory is free.
-  using Renew = std::function<std::shared_ptr<Loading>(uint64_t number)>;
-
-  // `number`: of the epoch, over all runs. `loading`: null: there is no load. `needed_before`: needed() of the earlier
-  // epochs on this load. Nothing: no epoch has needed it.
-  KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading,
-             std::optional<uint64_t> needed_before, Renew renew);
+  // `number`: of the epoch, over all runs.
+  KeptDealer(Source* source, Post* post, uint64_t number);
 
   // Deals the epoch that Source::Begin has begun, and returns when it is over. `cancelled`: no trainer needs it any more.
-  void Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled);
-  // After Run(), before Source::End(): the position up to which trainers have taken the epoch. ~0: the epoch needed the
-  // whole load. Nothing: it did not need the load. It is the same on all keepers.
-  std::optional<uint64_t> needed() const;
+  // `load` gives the keeper's load, and begins it if there is none.
+  void Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled,
+           const std::function<std::shared_ptr<Loading>()>& load);
 
  private:
   // What this keeper holds of a step.
@@ -46,7 +40,6 @@ class KeptDealer {
   };
 
   Outcome Resume(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption);
-  void LoadAnew();
   Outcome DealOne(const std::atomic<bool>& cancelled, bool* end);
   Outcome Await(const std::atomic<bool>& cancelled);
   Outcome CheckOrder(const Loading::Look& look);
@@ -67,18 +60,12 @@ class KeptDealer {
   const World& world_;
   const uint64_t number_;
   std::shared_ptr<Loading> loading_;
-  const std::optional<uint64_t> needed_before_;
-  const Renew renew_;
-  bool settled_;  // this load serves the epoch
   KeptSteps steps_;
   const PieceMaker pieces_;
   uint64_t next_ = 0;                  // the position of the next step
-  uint64_t farthest_ = 0;              // the farthest position that a trainer has restored
   uint64_t past_ = 0;                  // the account still lacks the positions before this one, of earlier runs
-  std::vector<uint64_t> behind_;       // by dealt step: the position behind it
   std::optional<KeptState> restored_;  // the epoch resumes from it
   bool checked_ = false;               // the load has the order of `restored_`
-  bool needs_load_ = false;            // an earlier run has not taken the whole epoch
 };
 
 }  // namespace hvdata

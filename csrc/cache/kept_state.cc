@@ -8,13 +8,13 @@
 namespace hvdata {
 
 namespace {
-constexpr std::string_view kFormat = "horovod_data kept state 2";
+constexpr std::string_view kFormat = "horovod_data kept state 3";
 }  // namespace
 
 template <typename Codec, typename S>
 void KeptState::Fields(Codec* codec, S& s) {
   codec->Text("mode", s.mode), codec->Int("number", s.number), codec->Int("trainers", s.trainers);
-  codec->Int("load", s.load), codec->Int("steps", s.steps), codec->Int("hash", s.hash);
+  codec->Int("steps", s.steps), codec->Int("hash", s.hash);
   codec->Flag("loaded", s.loaded), codec->Flag("verified", s.verified), codec->Flag("alike", s.alike);
 }
 

@@ -13,7 +13,6 @@ struct KeptState {
   std::string mode;       // what the order of the epoch depends on
   uint64_t number = 0;    // of the epoch, over all runs
   uint64_t trainers = 0;  // of the run that saved it
-  uint64_t load = 0;      // the number of the load, over all runs, from 1 on
   uint64_t steps = 0;     // load steps that were known
   uint64_t hash = 0;      // of these steps (Loaded::HashOf)
   bool loaded = false;    // `steps` were all load steps

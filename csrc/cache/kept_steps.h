@@ -54,16 +54,7 @@ class KeptSteps {
   bool Has(uint64_t position, const plan::Holding& holding, bool whole) const {
     if (whole || shuffled()) return whole;
     if (!config_.whole_elements) return position < holding.steps();
-    return position + Most() <= holding.units();
-  }
-
-  // True if the loaded units, in load order, make a step at this position or behind it.
-  bool HasStepFrom(uint64_t position, const plan::Holding& holding) const {
-    if (config_.whole_elements) return position < holding.units() && holding.units() - position >= Most();
-    for (; position < holding.steps(); ++position) {
-      if (At(position, holding)->deals) return true;
-    }
-    return false;
+    return position + static_cast<uint64_t>(trainers_) <= holding.units();
   }
 
   // The order is not the load's.
@@ -76,8 +67,6 @@ class KeptSteps {
   }
 
  private:
-  uint64_t Most() const { return static_cast<uint64_t>(trainers_); }  // units of a step with whole elements
-
   const ChannelConfig& config_;
   const int trainers_;
   const uint64_t number_;

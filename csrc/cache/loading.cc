@@ -13,16 +13,11 @@
 
 namespace hvdata {
 
-Loading::Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world, uint64_t number)
+Loading::Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world)
     : load_(std::move(load)),
-      number_(number),
       fingerprints_(load_->config().verify ? std::optional<Fingerprints>(load_->config()) : std::nullopt),
       turns_(static_cast<size_t>(load_->world().source_count())),
       loaded_(config, world) {
-  // The reader's pipeline starts its iteration of this number. The load has no state, so it begins at the front.
-  iterator_.restored.kind = SinkState::kRunning;
-  iterator_.restored.number = number;
-  iterator_.restored.lanes.resize(turns_.size());
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { Run(); });
 }
@@ -34,30 +29,23 @@ Loading::~Loading() {
 
 void Loading::Run() {
   pthread_setname_np(pthread_self(), "hvdata-load");
-  bool alone = false;
-  const Outcome outcome = Guarded([&] { return Fill(&alone); });
+  const Outcome outcome = Guarded([&] { return Fill(); });
   (void)Guarded([&] { return load_->Drop(&iterator_), Outcome(); });
   MutexLock lock(&mu_);
   over_ = true;
   outcome_ = outcome;
-  alone_ = alone;
   changed_.NotifyAll();
 }
 
-// `*alone`: only this keeper has the error. All keepers get the errors of the load's epoch.
-Outcome Loading::Fill(bool* alone) {
-  const std::string me = load_->world().Name(load_->world().self);
-  for (bool end = false;;) {
-    *alone = true;
-    if (iterator_.cancelled) return {kCancelled, "the load is not needed any more"};
+Outcome Loading::Fill() {
+  while (!iterator_.cancelled) {
     Arrival arrival;
-    Outcome outcome = load_->Next(&iterator_, &arrival, &end);
-    // A reader sends its errors to all keepers. An error that this process has found has its own place.
-    *alone = !outcome.ok() && (!outcome.place.known() || outcome.place.process == me);
-    if (!outcome.ok() || end) return outcome;
-    *alone = true;
+    bool end = false;
+    HVDATA_RETURN_IF_ERROR(load_->Next(&iterator_, &arrival, &end));
+    if (end) return {};
     HVDATA_RETURN_IF_ERROR(Take(arrival));
   }
+  return {kCancelled, "the load is not needed any more"};
 }
 
 Outcome Loading::Take(const Arrival& arrival) {

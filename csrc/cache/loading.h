@@ -22,9 +22,8 @@ namespace hvdata {
 class Loading {
  public:
   // Starts the thread, which opens the next epoch of the load channel. `config`, `world`: of the kept channel, which
-  // must live as long as this object. `number`: of the load, over all runs, from 1 on. Throws std::system_error if there
-  // is no thread.
-  Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world, uint64_t number);
+  // must live as long as this object. Throws std::system_error if there is no thread.
+  Loading(std::shared_ptr<Sink> load, const ChannelConfig& config, const World& world);
   // Ends the thread.
   ~Loading();
   Loading(const Loading&) = delete;
@@ -38,15 +37,12 @@ class Loading {
     bool over() const UNCHECKED { return loading_->over_; }
     // After the end: OK if all is loaded.
     const Outcome& outcome() const UNCHECKED { return loading_->outcome_; }
-    // The error is of this keeper alone. The other keepers go on.
-    bool alone() const UNCHECKED { return loading_->alone_; }
 
    private:
     const MutexLock lock_;
     const Loading* const loading_;
   };
 
-  uint64_t number() const { return number_; }
   // Waits until the load is over or `enough` is true, or for `most`.
   void WaitFor(std::chrono::nanoseconds most, const std::function<bool(const Loaded&)>& enough);
   // "12 steps, 3.4 MiB loaded; next comes the share of reader 0 on node0"
@@ -54,11 +50,10 @@ class Loading {
 
  private:
   void Run();
-  Outcome Fill(bool* alone);
+  Outcome Fill();
   Outcome Take(const Arrival& arrival);
 
   const std::shared_ptr<Sink> load_;
-  const uint64_t number_;
   const std::optional<Fingerprints> fingerprints_;  // verified channels
   SinkIterator iterator_;
   std::vector<uint64_t> turns_;  // by reader: its load steps that have come
@@ -67,7 +62,6 @@ class Loading {
   CondVar changed_;
   Loaded loaded_;  // GUARDED_BY(mu_), except in Loaded::Check()
   bool over_ GUARDED_BY(mu_) = false;
-  bool alone_ GUARDED_BY(mu_) = false;
   Outcome outcome_ GUARDED_BY(mu_);
 
   std::thread thread_;  // the last member, because it uses the others

@@ -24,6 +24,7 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "cache/keeper.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "transport/check.h"
@@ -349,6 +350,25 @@ int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* m
   return WithEngine([&](Engine& engine) {
     if (const auto source = engine.channels().FindSource(channel)) source->FailEpoch(epoch, {code, message});
   });
+}
+
+// ---- Keepers of channels with cache="job".
+
+// Deals one epoch of a kept channel that hvdata_source_wait has returned, and returns when all trainers have ended it.
+// Errors go to the trainers. `load`: the channel that fills this keeper's memory. `number`: of the epoch, over all
+// runs.
+int hvdata_keep(uint32_t kept, uint32_t load, uint64_t epoch, uint64_t number) {
+  return WithRunning([&](Engine& engine) {
+    const std::shared_ptr<Keeper> keeper = engine.KeeperOf(kept, load);
+    if (!keeper) return Report(Outcome(kFailedPrecondition, "channel " + std::to_string(kept) + " is not kept here"));
+    OrAbort(engine.world().Here(), [&] { keeper->Deal(epoch, number); });
+    return int{kOk};
+  });
+}
+
+// Call it when hvdata_source_wait has said that the kept channel has ended. Ends the load, and frees the memory.
+int hvdata_keep_end(uint32_t kept) {
+  return WithEngine([&](Engine& engine) { engine.EndKeeper(kept); });
 }
 
 // A number that no other process and no other engine has. A dataset op with another number comes from a saved graph.

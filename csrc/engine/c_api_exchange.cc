@@ -132,9 +132,6 @@ void Begin(const std::shared_ptr<Engine>& engine, const std::string& name, std::
 
 using namespace hvdata;  // NOLINT: this file is the C interface of that namespace
 
-// All other symbols of this library are hidden.
-#pragma GCC visibility push(default)
-
 extern "C" {
 
 // Begins this trainer's next allgather of this name, and returns at once. End it by hvdata_allgather_wait() before the

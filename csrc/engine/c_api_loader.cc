@@ -93,9 +93,6 @@ void hvdata_iterator::Clear() {
   given.clear();
 }
 
-// All other symbols of this library are hidden.
-#pragma GCC visibility push(default)
-
 extern "C" {
 
 // The place of the last error of hvdata_iterator_* on this thread. hvdata_last_error() has its text without the place.

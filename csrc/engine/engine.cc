@@ -127,7 +127,7 @@ Engine::Engine(const World& world, MPI_Comm own, const EngineSettings& settings,
                     : std::make_unique<Timeline>(&world_, MakeSend(), settings.timeline, settings.timeline_bytes)),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, post_.get())) {
-  transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
+  transport_->Begin([this] { Tick(); });
 }
 
 std::unique_ptr<Certifier> Engine::MakeCertifier(View view) {
@@ -192,11 +192,11 @@ void Engine::CreateChannel(const ChannelConfig& config) {
   Channel channel;
   if (world.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world, settings_.stall_seconds, timeout_seconds, MakeSend(),
-                                          Watched(post_->Door(false, number)), trace());
+                                          post_->Door(false, number), trace());
   }
   if (config.is_source) {
     channel.source = std::make_shared<Source>(config, &world, settings_.stall_seconds, MakeSend(),
-                                              Watched(post_->Door(true, number)), trace());
+                                              post_->Door(true, number), trace());
   }
   CertifierOf(View::kJob).OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);
@@ -224,42 +224,28 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
-std::shared_ptr<Keeper> Engine::KeeperOf(uint32_t kept, uint32_t load) {
-  const std::shared_ptr<Source> source = channels_.FindSource(kept);
-  const std::shared_ptr<Sink> sink = channels_.FindSink(load);
+std::shared_ptr<Keeper> Engine::FindKeeper(uint32_t kept) {
   MutexLock lock(&mu_);
   const auto found = keepers_.find(kept);
-  if (found != keepers_.end()) return found->second;
+  return found == keepers_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Keeper> Engine::KeeperOf(uint32_t kept, uint32_t load) {
+  if (const std::shared_ptr<Keeper> keeper = FindKeeper(kept)) return keeper;
+  const std::shared_ptr<Source> source = channels_.FindSource(kept);
+  const std::shared_ptr<Sink> sink = channels_.FindSink(load);
   if (!source || !sink) return nullptr;
+  MutexLock lock(&mu_);
   return keepers_[kept] = std::make_shared<Keeper>(sink, source, post_.get());
 }
 
 void Engine::EndKeeper(uint32_t kept) {
-  constexpr size_t kMost = 64;
-  std::shared_ptr<Keeper> keeper;
-  {
-    MutexLock lock(&mu_);
-    const auto found = keepers_.find(kept);
-    if (found == keepers_.end()) return;
-    keeper = found->second;
-  }
-  keeper->End();
-  const Keeper::Account account = keeper->Read();
-  MutexLock lock(&mu_);
-  ended_keepers_[kept] = account;
-  if (ended_keepers_.size() > kMost) ended_keepers_.erase(ended_keepers_.begin());
-  keepers_.erase(kept);
+  if (const std::shared_ptr<Keeper> keeper = FindKeeper(kept)) keeper->End();
 }
 
 Keeper::Account Engine::KeptOf(uint32_t kept) {
-  std::shared_ptr<Keeper> keeper;
-  {
-    MutexLock lock(&mu_);
-    const auto found = keepers_.find(kept);
-    if (found == keepers_.end()) return ended_keepers_.count(kept) > 0 ? ended_keepers_[kept] : Keeper::Account();
-    keeper = found->second;
-  }
-  return keeper->Read();
+  const std::shared_ptr<Keeper> keeper = FindKeeper(kept);
+  return keeper ? keeper->Read() : Keeper::Account();
 }
 
 // The positions of this rank in its channels, for log lines about the end of the job. For example: " (here: channel

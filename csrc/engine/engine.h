@@ -17,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/descriptors.h"
 #include "base/fields.h"
 #include "base/mutex.h"
 #include "base/outcome.h"
@@ -89,7 +88,7 @@ class Engine {
   // it.
   std::shared_ptr<Keeper> KeeperOf(uint32_t kept, uint32_t load) EXCLUDES(mu_);
   void EndKeeper(uint32_t kept) EXCLUDES(mu_);
-  // The account of a keeper, also if it has ended. Empty: this process does not keep the channel.
+  // The account of a keeper. Empty: this process does not keep the channel.
   Keeper::Account KeptOf(uint32_t kept) EXCLUDES(mu_);
 
   void LeaveChannels();
@@ -123,11 +122,8 @@ class Engine {
   void FailAll(const Outcome& outcome);
   void Broken(const std::string& what);
   void Tick();
-  // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
-  bool CheckDescriptors();
-  // A doorbell whose fetch() also calls CheckDescriptors now and then.
-  Doorbell Watched(Doorbell door);
   std::string StillHere() const REQUIRES(mu_);
+  std::shared_ptr<Keeper> FindKeeper(uint32_t kept) EXCLUDES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
@@ -144,8 +140,6 @@ class Engine {
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
-  const DescriptorWatch descriptors_;
-  std::atomic<bool> cut_off_{false};  // the descriptors are closed
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
@@ -162,8 +156,7 @@ class Engine {
   bool said_bye_ GUARDED_BY(mu_) = false;
   Patience serves_on_ GUARDED_BY(mu_);  // begun at this process's BYE, if it also reads
   bool stopped_ GUARDED_BY(mu_) = false;
-  std::map<uint32_t, std::shared_ptr<Keeper>> keepers_ GUARDED_BY(mu_);  // by kept channel
-  std::map<uint32_t, Keeper::Account> ended_keepers_ GUARDED_BY(mu_);    // of the last ones that have ended
+  std::map<uint32_t, std::shared_ptr<Keeper>> keepers_ GUARDED_BY(mu_);  // by kept channel, also ended ones
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 

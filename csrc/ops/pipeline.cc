@@ -3,15 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <string_view>
 #include <utility>
 
-#include "ops/allocators.h"
 #include "ops/in_memory.h"
 #include "ops/status.h"
 #include "ops/tensors.h"
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/data/serialization_utils.h"
+#include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tensorflow/core/kernels/data/random_seed_ops.h"
@@ -27,6 +28,42 @@ using tensorflow::data::IteratorContext;
 namespace {
 constexpr char kPrefix[] = "HorovodData";
 constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset: many more than any job has
+
+// The allocator for the pipeline's tensors: memory from the arena, so that trainers of the host can map it. Small tensors
+// get TensorFlow's own memory. So do all tensors when the arena is full. The allocator never waits.
+class SharedAllocator : public tensorflow::Allocator {
+ public:
+  explicit SharedAllocator(ArenaPtr arena) : arena_(std::move(arena)) {}
+
+  std::string Name() override { return "horovod_data_arena"; }
+
+  void* AllocateRaw(size_t alignment, size_t bytes) override {
+    if (bytes >= kLeastShared && alignment <= Heap::kAlignment) {
+      try {
+        if (void* const memory = arena_->Allocate(bytes, Arena::For::kPipeline)) return memory;
+      } catch (const std::bad_alloc&) {  // the arena's bookkeeping may throw; TensorFlow expects no exception
+      }
+    }
+    return tensorflow::cpu_allocator()->AllocateRaw(alignment, bytes);
+  }
+
+  void DeallocateRaw(void* memory) override {
+    if (arena_->Contains(static_cast<const char*>(memory))) {
+      arena_->Free(static_cast<const char*>(memory));
+    } else {
+      tensorflow::cpu_allocator()->DeallocateRaw(memory);
+    }
+  }
+
+ private:
+  const ArenaPtr arena_;
+};
+
+// A process has only one arena. The allocator lives as long as the process, because tensors may live that long.
+tensorflow::Allocator* ArenaAllocator(const ArenaPtr& arena) {
+  static auto* const allocator = new SharedAllocator(arena);
+  return allocator;
+}
 
 // Stages that pass on the elements of their inputs, by the name of their op up to "Dataset". If a pipeline has another
 // stage, the reader's own share is copied, and TensorFlow rewrites the pipeline.

@@ -33,7 +33,6 @@ struct CacheElements {
   std::vector<std::vector<int64_t>> rows;  // by reader: the rows of each of its elements
   std::optional<uint64_t> fails_at = {};   // in the first load, reader 0 fails at this element
   bool reorders = false;                   // the last element comes first
-  bool reshuffles = false;                 // the order of each load is another one
   int64_t odd_element = -1;                // the rows of reader 0's element with this number have another shape
   std::function<void(uint64_t element)> before = nullptr;  // called before reader 0 yields the element
 
@@ -123,7 +122,7 @@ class ElementsPipeline : public MadeUpPipeline {
     if (*end) return {};
     if (reader_ == 0 && elements_.before) elements_.before(next_);
     const uint64_t its = next_++;
-    const uint64_t shift = elements_.reorders ? 1 : elements_.reshuffles ? number() % count : 0;
+    const uint64_t shift = elements_.reorders ? 1 : 0;
     *element = elements_.Make(reader_, (its + count - shift) % count);
     ++*pulled_;
     return {};

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed calls of the C functions in csrc/engine/c_api.cc, c_api_cache.cc and c_api_exchange.cc."""
+"""Typed calls of the C functions in csrc/engine/c_api.cc and c_api_exchange.cc."""
 
 from __future__ import annotations
 
