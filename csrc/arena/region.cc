@@ -73,16 +73,11 @@ std::shared_ptr<Region> Region::Attach(Descriptor fd, uint64_t bytes, uint64_t r
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return Refused("mmap", why);
   std::shared_ptr<Region> region(new Region(static_cast<char*>(data), bytes, Descriptor()));
-  if (read_only_from < bytes) {
-    char* const begin = region->data() + read_only_from;
-    mprotect(begin, bytes - read_only_from, PROT_READ);
-    region->read_only_.emplace(begin, region->data() + bytes);
-  }
+  if (read_only_from < bytes) mprotect(region->data() + read_only_from, bytes - read_only_from, PROT_READ);
   return region;
 }
 
 Region::~Region() {
-  read_only_.reset();
   if (fd_) Replace(this, nullptr);
   munmap(data_, size_);
 }

@@ -5,11 +5,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
-#include "arena/write_fault.h"
 #include "base/descriptors.h"
 
 namespace hvdata {
@@ -40,7 +38,6 @@ class Region {
   char* const data_;
   const uint64_t size_;
   const Descriptor fd_;  // none: another process has created the region
-  std::optional<ReadOnlyRange> read_only_;
 };
 
 }  // namespace hvdata

@@ -72,10 +72,7 @@ std::shared_ptr<Share> ShareOf(std::string_view bytes, int trainer, Engine* engi
   if (!bytes.empty()) std::memcpy(column.make<char>(), bytes.data(), bytes.size());
   const World& world = engine->world();
   const int member = world.trainers[static_cast<size_t>(trainer)];
-  const bool here = member == world.self;
-  Columns columns;
-  columns.push_back(std::move(column));
-  return MakeShare(std::move(columns), {here, !here, member}, &engine->post());
+  return MakeShare({std::move(column)}, Receivers::One(member, world.self), &engine->post());
 }
 
 // Joins the bytes of all trainers. The length of each part stands before it, in 8 bytes.

@@ -38,8 +38,8 @@ namespace {
 
 // A numpy array refuses to be written. A torch tensor can't refuse.
 constexpr char kWritten[] =
-    "this program writes into a batch of loader(), which is read-only memory. The write ends this process. Pass "
-    "writable=True, or make a new tensor: x = x + 1 instead of x.add_(1)";
+    "this program writes into read-only memory, for example into a batch of loader(). The write ends this process. "
+    "Pass writable=True, or make a new tensor: x = x + 1 instead of x.add_(1)";
 
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save

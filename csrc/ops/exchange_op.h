@@ -67,8 +67,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
 
   static std::shared_ptr<const Share> ShareFor(const OpCall& call, int trainer, Column rows) {
     const int member = call.world().trainers[static_cast<size_t>(trainer)];
-    const bool here = member == call.world().self;
-    return MakeShare({std::move(rows)}, {here, !here, member}, &call.engine->post());
+    return MakeShare({std::move(rows)}, Receivers::One(member, call.world().self), &call.engine->post());
   }
 
   // The status as an outcome. An error gets the place of the call.

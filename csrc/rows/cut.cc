@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "rows/gather.h"
 #include "rows/take_rows.h"
 #include "rows/weights.h"
 
@@ -92,30 +93,29 @@ Outcome Cutter::CutGlobal(const Columns& element, std::vector<Columns>* shares, 
   std::vector<plan::Rows> parts;
   parts.reserve(static_cast<size_t>(trainers_));
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
-  const std::vector<plan::Rows> filled = parts;
-  if (config_.remainder == Remainder::kRepeat) {
-    for (plan::Rows& part : parts) part.padding = 0;
-  }
+  const bool repeats = config_.remainder == Remainder::kRepeat;
+  std::vector<plan::Rows> cut = parts;
+  for (size_t t = 0; repeats && t < cut.size(); ++t) cut[t].padding = 0;
   shares->resize(parts.size());
   for (Columns& share : *shares) share.reserve(element.size() + 1);
-  for (const Leaf& leaf : leaves_) HVDATA_RETURN_IF_ERROR(CutLeaf(leaf, element, parts, shares));
+  for (const Leaf& leaf : leaves_) HVDATA_RETURN_IF_ERROR(CutLeaf(leaf, element, cut, shares));
   for (size_t t = 0; t < parts.size(); ++t) {
     Columns* share = &(*shares)[t];
-    if (parts[t].padding != filled[t].padding) HVDATA_RETURN_IF_ERROR(Repeat(element, filled[t].padding, share));
-    if (config_.add_weight) share->push_back(Weights(filled[t].count, filled[t].padding));
+    if (repeats && parts[t].padding > 0) HVDATA_RETURN_IF_ERROR(Repeat(element, parts[t], share));
+    if (config_.add_weight) share->push_back(Weights(parts[t].count, parts[t].padding));
   }
   return {};
 }
 
-// Adds copies of the element's first rows to the share, as filler rows.
-Outcome Cutter::Repeat(const Columns& element, int64_t rows, Columns* share) const {
-  const auto own = static_cast<int64_t>(*RowsOf(leaves_[0], share->data()));
-  std::vector<Columns> copies(1);
-  for (const Leaf& leaf : leaves_) {
-    HVDATA_RETURN_IF_ERROR(CutLeaf(leaf, element, {{0, rows, 0}}, &copies));
-    HVDATA_RETURN_IF_ERROR(AppendRows(leaf, copies[0], share));
-  }
-  ClearCosts(own, share);
+// Makes a share whose filler rows are copies of the element's first rows.
+Outcome Cutter::Repeat(const Columns& element, const plan::Rows& part, Columns* share) const {
+  Columns sorted = element;
+  HVDATA_RETURN_IF_ERROR(SortEntries(leaves_, config_.component_names, &sorted));
+  std::vector<RowRef> rows;
+  for (int64_t i = 0; i < part.count; ++i) rows.push_back({&sorted, part.begin + i});
+  for (int64_t i = 0; i < part.padding; ++i) rows.push_back({&sorted, i});
+  HVDATA_RETURN_IF_ERROR(GatherRows(leaves_, rows, sorted, arena_, share, config_.component_names));
+  ClearCosts(part.count, share);
   return {};
 }
 

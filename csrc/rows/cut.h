@@ -69,7 +69,7 @@ class Cutter {
                   std::vector<Columns>* shares) const;
   Outcome AddWeight(bool padding, Columns* share) const;
   void ClearCosts(int64_t from, Columns* share) const;
-  Outcome Repeat(const Columns& element, int64_t rows, Columns* share) const;
+  Outcome Repeat(const Columns& element, const plan::Rows& part, Columns* share) const;
 
   const ChannelConfig& config_;
   const std::vector<Leaf> leaves_;

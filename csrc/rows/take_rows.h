@@ -35,9 +35,6 @@ bool TakeSplits(const Column& whole, int64_t below, int64_t length, plan::Rows* 
 // Joins the rows of all parts, in order. There is at least one part, and all have the same type and shape of a row.
 Outcome JoinRows(const Columns& parts, Column* whole);
 
-// Appends the rows of a leaf in `more` to those in `share`. Both are shares of one element.
-Outcome AppendRows(const Leaf& leaf, const Columns& more, Columns* share);
-
 // The first entry in this row or a later row. `indices`: of a sparse leaf, sorted by row.
 int64_t EntryOf(const Column& indices, int64_t row);
 

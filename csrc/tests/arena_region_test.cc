@@ -91,9 +91,6 @@ TEST(Region, ExplainsAWriteIntoReadOnlyMemory) {
     ExplainWriteFaults("the memory is read-only");
     *const_cast<volatile char*>(at) = 'x';
   };
-  {
-    const auto gone = AttachTo(*region, kSize / 2);
-  }
   const auto attached = AttachTo(*region, kSize / 2);
   // A sanitizer's handler, which comes after ours, prints more.
   EXPECT_DEATH(write(attached->data() + kSize / 2), "^the memory is read-only\n");

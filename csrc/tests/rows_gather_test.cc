@@ -90,6 +90,40 @@ void ExpectSame(const Columns& found, const Columns& wanted) {
   }
 }
 
+// Appends the rows of a leaf in `more` to those in `share`.
+Outcome AppendRows(const Leaf& leaf, const Columns& more, Columns* share) {
+  const auto join = [&](size_t part) { return JoinRows({(*share)[part], more[part]}, &(*share)[part]); };
+  const auto shift = [&](size_t part, int64_t from, int64_t stride, int64_t by) {
+    const Column& its = (*share)[part];
+    for (int64_t i = from; i < its.count(); i += stride) {
+      if (its.dtype == kInt32)
+        its.make<int32_t>()[i] += static_cast<int32_t>(by);
+      else
+        its.make<int64_t>()[i] += by;
+    }
+  };
+  const int64_t rows = *RowsOf(leaf, share->data());
+  if (leaf.kind == Leaf::kSparse) {  // indices, values, dense shape
+    const int64_t entries = (*share)[leaf.first].count(), rank = (*share)[leaf.first].dims[1];
+    const int64_t added = *RowsOf(leaf, more.data());
+    HVDATA_RETURN_IF_ERROR(join(leaf.first));
+    shift(leaf.first, entries, rank, rows);
+    (*share)[leaf.first + 2] = Copy((*share)[leaf.first + 2]);
+    *(*share)[leaf.first + 2].make<int64_t>() = rows + added;
+    return join(leaf.first + 1);
+  }
+  // Joins the outermost splits first, because `below` must count what the splits divide before it is joined. The values
+  // are the first part, and are joined last.
+  for (size_t part = leaf.first + 1; part < leaf.first + leaf.parts; ++part) {
+    const int64_t before = (*share)[part].count();
+    const int64_t below =
+        part + 1 < leaf.first + leaf.parts ? (*share)[part + 1].count() - 1 : (*share)[leaf.first].dims[0];
+    HVDATA_RETURN_IF_ERROR(JoinRows({(*share)[part], View(more[part], 1, more[part].count() - 1)}, &(*share)[part]));
+    shift(part, before, 1, below);
+  }
+  return join(leaf.first);
+}
+
 // Slices row after row, and concatenates them.
 Columns OneByOne(const std::vector<Leaf>& leaves, const std::vector<RowRef>& rows, const Columns& model) {
   const auto slice = [&leaves](const Columns& element, const plan::Rows& taken) {

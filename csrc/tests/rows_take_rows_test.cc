@@ -75,29 +75,6 @@ TEST(JoinRows, MoreThanATensorCanHaveAreAnError) {
   EXPECT_EQ(JoinRows(parts, &whole).message, "the ranks have more rows than a tensor can have. Gather fewer at a time");
 }
 
-TEST(AppendRows, OfRaggedRowsOnTwoLevels) {
-  // [[[1], [2, 3]], []] and [[[4]]]
-  Columns share{Vector<int32_t>({1, 2, 3}), Vector<int64_t>({0, 2, 2}), Vector<int32_t>({0, 1, 3})};
-  const Columns more{Vector<int32_t>({4}), Vector<int64_t>({0, 1}), Vector<int32_t>({0, 1})};
-  ASSERT_TRUE(AppendRows({Leaf::kRagged, 0, 3}, more, &share).ok());
-  EXPECT_EQ(Listed<int32_t>(share[0]), (std::vector<int32_t>{1, 2, 3, 4}));
-  EXPECT_EQ(Listed<int64_t>(share[1]), (std::vector<int64_t>{0, 2, 2, 3}));
-  EXPECT_EQ(Listed<int32_t>(share[2]), (std::vector<int32_t>{0, 1, 3, 4}));
-}
-
-TEST(AppendRows, OfSparseRows) {
-  const auto sparse = [](const std::vector<int64_t>& indices, const std::vector<int32_t>& values, int64_t rows) {
-    Column pairs = Vector<int64_t>(indices);
-    pairs.dims = {static_cast<int64_t>(values.size()), 2};
-    return Columns{pairs, Vector<int32_t>(values), Vector<int64_t>({rows, 5})};
-  };
-  Columns share = sparse({0, 1, 2, 4}, {7, 8}, 3);
-  ASSERT_TRUE(AppendRows({Leaf::kSparse, 0, 3}, sparse({1, 0}, {9}, 2), &share).ok());
-  EXPECT_EQ(Listed<int64_t>(share[0]), (std::vector<int64_t>{0, 1, 2, 4, 4, 0}));
-  EXPECT_EQ(Listed<int32_t>(share[1]), (std::vector<int32_t>{7, 8, 9}));
-  EXPECT_EQ(Listed<int64_t>(share[2]), (std::vector<int64_t>{5, 5}));
-}
-
 Columns Sparse(const std::vector<int64_t>& rows, const std::vector<int32_t>& values) {
   return {Places(rows), Vector<int32_t>(values), Vector<int64_t>({5})};
 }
