@@ -10,9 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "base/descriptors.h"
-#include "rows/column.h"
 
 namespace hvdata {
 namespace {
@@ -52,6 +53,23 @@ std::shared_ptr<char> MapFile(const std::string& directory, uint64_t size) {
   return errno != 0 ? nullptr : Map(size, fd.get());
 }
 
+// Copies the items of a column, and behind the items of texts their bytes.
+void CopyTo(const Column& column, char* to) {
+  const uint64_t size = column.memory.size;
+  if (!column.texts()) {
+    if (size > 0) std::memcpy(to, column.memory.data, size);
+    return;
+  }
+  auto* const texts = reinterpret_cast<std::string_view*>(to);
+  char* at = to + size;
+  for (int64_t i = 0; i < column.count(); ++i) {
+    const std::string_view text = column.as<std::string_view>()[i];
+    if (!text.empty()) std::memcpy(at, text.data(), text.size());
+    texts[i] = {at, text.size()};
+    at += text.size();
+  }
+}
+
 }  // namespace
 
 bool Chunks::Take(Chunk* chunk, uint64_t bytes, Block* block) {
@@ -83,6 +101,19 @@ Outcome Chunks::Allocate(uint64_t bytes, Block* block) {
     if (!large) file_ = std::move(chunk);
   }
   in_files_ += takes;
+  return {};
+}
+
+Outcome Chunks::Copy(const Columns& columns, Columns* copies) {
+  for (const Column& column : columns) {
+    Block block;
+    HVDATA_RETURN_IF_ERROR(Allocate(BytesOf(column), &block));
+    CopyTo(column, const_cast<char*>(block.data));
+    block.size = column.memory.size;
+    Column copy{column.dtype, column.dims, std::move(block)};
+    copy.kept = copy.shared = true;
+    copies->push_back(std::move(copy));
+  }
   return {};
 }
 

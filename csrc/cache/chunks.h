@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a store. It is taken in chunks of 64 MiB, and freed when the last block in a chunk is free.
+// The memory of a keeper. It is taken in chunks of 64 MiB, and freed when the last block in a chunk is free.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/outcome.h"
-#include "mail/share.h"
+#include "rows/column.h"
 
 namespace hvdata {
 
@@ -20,6 +20,8 @@ class Chunks {
 
   // Gives a block whose memory begins at a multiple of 64 bytes. ResourceExhausted: there is no room.
   Outcome Allocate(uint64_t bytes, Block* block);
+  // Copies columns into blocks. Nobody may write into the copies.
+  Outcome Copy(const Columns& columns, Columns* copies);
 
   uint64_t limit() const { return limit_; }
   uint64_t in_memory() const { return in_memory_; }

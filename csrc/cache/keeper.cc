@@ -14,7 +14,7 @@ namespace {
 Keeper::Account AccountOf(const Loading& loading) {
   const Loading::Look look(&loading);
   const bool loaded = look.over() && look.outcome().ok();
-  return {look->store().bytes(), look->store().limit(), look->steps(), look->units(), loaded, look.over() && !loaded};
+  return {look->bytes(), look->limit(), look->steps(), look->units(), loaded, look.over() && !loaded};
 }
 
 }  // namespace

@@ -130,10 +130,10 @@ KeptDealer::Held KeptDealer::Find(const KeptSteps::Step& step, const Loading::Lo
   for (int64_t i = 0; i < step.units; ++i) {
     const uint64_t unit = steps_.UnitAt(step.first_unit + static_cast<uint64_t>(i), holding);
     const plan::Holding::Place place = holding.Find(unit);
-    if (place.keeper == world_.me().keeper) held.units.push_back({i, &look->store().Of(place.step), place.index});
+    if (place.keeper == world_.me().keeper) held.units.push_back({i, &look->UnitsOf(place.step), place.index});
   }
   if (!held.units.empty() && held.units.front().position == 0) held.model = held.units.front().columns;
-  if (step.units == 0 && world_.me().keeper == 0) held.model = &look->store().Of(step.position);
+  if (step.units == 0 && world_.me().keeper == 0) held.model = &look->UnitsOf(step.position);
   return held;
 }
 

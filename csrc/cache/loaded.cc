@@ -30,7 +30,7 @@ Loaded::Loaded(const ChannelConfig& config, const World& world)
       leaves_(LeavesOf(config)),
       keeper_(world.me().keeper),
       holding_(world.KeeperOfRank(), world.keeper_count(), config.remainder, config.whole_elements),
-      store_(config.cache_bytes, config.cache_folder) {}
+      chunks_(config.cache_bytes, config.cache_folder) {}
 
 // The share may come from another process.
 Outcome Loaded::CheckComponents(const Columns& share, size_t components) const {
@@ -60,7 +60,7 @@ Outcome Loaded::Check(const Columns& share, uint64_t number, Step* step) {
   if (rows != mine) return WrongShare("with other rows than this keeper holds");
   const Columns units(share.begin(), share.end() - 1);
   if (config_.shuffle && !config_.whole_elements) HVDATA_RETURN_IF_ERROR(CheckShapes(units));
-  return store_.Copy(units, &step->units);
+  return chunks_.Copy(units, &step->units);
 }
 
 // Shuffled rows of different elements stand in one batch.
@@ -83,7 +83,8 @@ Outcome Loaded::CheckShapes(const Columns& units) {
 void Loaded::Append(Step step) {
   holding_.Add(step.rows, step.number);
   hashes_.push_back(proof::Hash(&step.hash, sizeof step.hash, HashOf(hashes_.size())));
-  store_.Append(std::move(step.units));
+  units_.push_back(std::move(step.units));
+  bytes_ = chunks_.in_memory() + chunks_.in_files();
 }
 
 }  // namespace hvdata

@@ -3,19 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "base/outcome.h"
 #include "base/world.h"
-#include "cache/store.h"
+#include "cache/chunks.h"
 #include "channel/channel_config.h"
 #include "plan/holding.h"
 #include "rows/leaves.h"
 
 namespace hvdata {
 
-// One thread loads: it calls Check() and Append(). Lock all calls, except Check().
+// One thread loads: it calls Check() and Append(). Lock all calls, except Check(). The columns of UnitsOf() may be read
+// without the lock, and copies of them may outlive this object.
 class Loaded {
  public:
   // `config`: of the kept channel.
@@ -26,14 +28,17 @@ class Loaded {
     uint64_t number = 0;  // as its reader numbered it, to choose the holders of its units
     int64_t rows = 0;     // of the whole step; 1 if elements are kept whole
     uint64_t hash = 0;    // of what the reader's pipeline has yielded up to this step
-    Columns units;        // copies, in the store
+    Columns units;        // of this host, copied into the chunks. Empty: it has none
   };
-  // Checks a share of the load channel, and copies its units into the store. `number`: as in Step.
+  // Checks a share of the load channel, and copies its units. `number`: as in Step. ResourceExhausted: there is no room.
   Outcome Check(const Columns& share, uint64_t number, Step* step);
   void Append(Step step);
 
   const plan::Holding& holding() const { return holding_; }
-  const Store& store() const { return store_; }
+  // This host's units of this load step. Nobody may write into them.
+  const Columns& UnitsOf(uint64_t load_step) const { return units_[load_step]; }
+  uint64_t bytes() const { return bytes_; }
+  uint64_t limit() const { return chunks_.limit(); }
   uint64_t steps() const { return holding_.steps(); }
   uint64_t units() const { return holding_.units(); }
   // A hash of what the pipelines yielded for the first `steps` load steps. It is the same on all keepers.
@@ -47,7 +52,9 @@ class Loaded {
   const std::vector<Leaf> leaves_;
   const int keeper_;
   plan::Holding holding_;
-  Store store_;
+  Chunks chunks_;                           // only the loading thread uses it
+  std::deque<Columns> units_;               // by load step. Its elements stay where they are when it grows
+  uint64_t bytes_ = 0;                      // of all units of this host
   std::vector<uint64_t> hashes_;            // by load step
   std::vector<std::vector<int64_t>> like_;  // by leaf: the shape of a row, if rows of different elements are joined
 };

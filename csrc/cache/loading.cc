@@ -79,7 +79,7 @@ std::string Loading::Explain() const {
   const std::string reader = load_->Awaited(iterator_);
   MutexLock lock(&mu_);
   char size[32];
-  std::snprintf(size, sizeof size, "%.1f MiB", static_cast<double>(loaded_.store().bytes()) / (1 << 20));
+  std::snprintf(size, sizeof size, "%.1f MiB", static_cast<double>(loaded_.bytes()) / (1 << 20));
   return std::to_string(loaded_.steps()) + " steps, " + size + " loaded; next comes the share of " + reader;
 }
 

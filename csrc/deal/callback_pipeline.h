@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,9 +64,6 @@ class CallbackPipeline : public Pipeline {
   }
   bool cancelled() const override { return *cancelled_; }
   void Close() override;
-  std::shared_ptr<void> Traced(const char*, const std::string&, std::optional<uint64_t>) const override {
-    return nullptr;
-  }
 
  private:
   Outcome Started(uint64_t number, int code);

@@ -107,7 +107,6 @@ Outcome Checkpoint::Encoded(State* state, int trainer, std::string* text) const 
 }
 
 Outcome Checkpoint::Capture(State* state) {
-  const auto traced = input_->pipeline()->Traced("HorovodDataSaveState", source_->config().name);
   *state = State();
   state->epoch_id = epoch_id_;
   state->trainers = static_cast<uint64_t>(source_->world().group_trainer_count());

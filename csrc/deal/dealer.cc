@@ -84,7 +84,6 @@ class Dealer {
   Outcome DealOne(bool* end) {
     const ChannelConfig& config = source_->config();
     const World& world = source_->world();
-    const auto traced = input_->pipeline()->Traced("HorovodDataDealElement", config.name, input_->position());
     if (load_cutter_) return DealLoadStep(end);
     const bool dynamic = config.schedule == plan::Schedule::kDynamic;
     const bool cuts = !dynamic && config.batch != plan::Batch::kPerRank;

@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -42,10 +41,6 @@ class Pipeline {
   virtual bool cancelled() const = 0;
   // Cancels and destroys the iterator.
   virtual void Close() = 0;
-
-  // A profiler shows an activity of this name until the result is destroyed. `element`: its number, if it has one.
-  virtual std::shared_ptr<void> Traced(const char* name, const std::string& channel,
-                                       std::optional<uint64_t> element = {}) const = 0;
 };
 
 // How several readers divide the elements of one dataset. Each reader pulls all elements, and its Next returns every

@@ -128,10 +128,4 @@ Outcome ShareIterator::Restore(const SinkState& state) {
   return Locked([&] { return mu_.AssertHeld(), sink_->Restore(&iterator_, state); });
 }
 
-std::optional<ShareIterator::Position> ShareIterator::Where() const {
-  if (Engine::State() == EngineState::kForked || !sink_) return {};
-  const MutexLock lock(&mu_);
-  return Position{iterator_.epoch, iterator_.taken.n, sink_->Awaited(iterator_)};
-}
-
 }  // namespace hvdata

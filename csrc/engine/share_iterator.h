@@ -36,13 +36,6 @@ class ShareIterator {
   Outcome Save(SinkState* state);
   Outcome Restore(const SinkState& state);
 
-  struct Position {
-    uint64_t epoch = 0;  // 0: Next was never called
-    uint64_t step = 0;
-    std::string reader;  // of the next share
-  };
-  std::optional<Position> Where() const;
-
  private:
   template <typename Body>
   Outcome Locked(Body body);

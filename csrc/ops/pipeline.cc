@@ -17,8 +17,6 @@
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tensorflow/core/kernels/data/random_seed_ops.h"
 #include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/profiler/lib/traceme.h"
-#include "tensorflow/core/profiler/lib/traceme_encode.h"
 
 namespace hvdata {
 
@@ -241,16 +239,6 @@ Outcome TfPipeline::Save(uint64_t most, std::vector<std::string>* saved, uint64_
     part.reset();
   }
   return {};
-}
-
-std::shared_ptr<void> TfPipeline::Traced(const char* name, const std::string& channel,
-                                         std::optional<uint64_t> element) const {
-  using tsl::profiler::TraceMe;
-  if (!TraceMe::Active()) return nullptr;
-  return std::make_shared<TraceMe>([&] {
-    if (!element) return tsl::profiler::TraceMeEncode(name, {{"channel", channel}});
-    return tsl::profiler::TraceMeEncode(name, {{"channel", channel}, {"element", *element}});
-  });
 }
 
 void TfPipeline::Close() {

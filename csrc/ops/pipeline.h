@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,8 +39,6 @@ class TfPipeline : public Pipeline {
   std::function<void()> Canceller() const override;
   bool cancelled() const override { return cancellation_->IsCancelled(); }
   void Close() override;
-  std::shared_ptr<void> Traced(const char* name, const std::string& channel,
-                               std::optional<uint64_t> element) const override;
 
  private:
   absl::Status Finalize();

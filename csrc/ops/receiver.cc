@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The receiver: a source dataset. Its elements are this rank's shares. channel/sink.h waits for them.
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,16 +148,6 @@ class ReceiverOp : public DatasetOpKernel {
 
       absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
         return WithPlace(dataset()->arguments_.channel_name, [&] { return Read(reader); });
-      }
-
-      // TensorFlow's profiler shows this for a GetNext.
-      tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
-        const std::optional<ShareIterator::Position> position = shares_.Where();
-        if (!position) return {};
-        return {{"channel", dataset()->arguments_.channel_name},
-                {"epoch", position->epoch == 0 ? "next" : std::to_string(position->epoch)},
-                {"step", std::to_string(position->step)},
-                {"reader", position->reader}};
       }
 
      private:

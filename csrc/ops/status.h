@@ -5,10 +5,9 @@
 // has its own list: horovod_data/native/tensorflow_private.py.)
 //   core/data/root_dataset.h           FinalizeDataset, as TensorFlow's own iterators call it
 //   core/data/serialization_utils.h    VariantTensorDataReader and -Writer: the parts of an iterator's state
-//   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint, TraceMeMetadata
+//   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint
 //   core/framework/tensor.h            Tensor over a TensorBuffer of ours
 //   core/framework/function_handle_cache.h, variant_tensor_data.h
-//   core/profiler/lib/traceme.h
 #pragma once
 
 #include <exception>

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,9 +41,6 @@ class MadeUpPipeline : public Pipeline {
   }
   bool cancelled() const override { return *cancelled_; }
   void Close() override { started_ = false; }
-  std::shared_ptr<void> Traced(const char*, const std::string&, std::optional<uint64_t>) const override {
-    return nullptr;
-  }
 
  protected:
   uint64_t next_ = 0;

@@ -37,7 +37,7 @@ def _to(*kinds: Any) -> list[Any]:
 
 
 class Column(c.Structure):
-    """A tensor of a share or of a source's element: hvdata_column in csrc/engine/c_api_loader.cc."""
+    """A tensor of a share or of a source's element: hvdata_column in csrc/deal/callback_pipeline.h."""
 
     _fields_ = [
         ("dtype", c.c_int32),

@@ -221,5 +221,6 @@ def test_a_write_into_read_only_memory_is_explained():
     job = run_program(WRITES, 2, before=REFUSING, tensorflow=False, status=None)
     assert job.returncode != 0
     job.assert_said(
-        r"^horovod_data: \[rank 1 on \S+\] this program writes into read-only memory, for example into a batch of loader\(\)\. .* Pass writable=True", 1
+        r"^horovod_data: \[rank 1 on \S+\] this program writes into read-only memory, for example into a batch of loader\(\)\. .* Pass writable=True",
+        1,
     )

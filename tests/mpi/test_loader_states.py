@@ -63,6 +63,29 @@ def test_states(hvdata, comm, where, batch, schedule):
     assert sorted(x for mine in whole for one in mine for x in one) == list(range(total)), "the next epoch is whole"
 
 
+class CountsItsStates(KeepsItsPlace):
+    states = 0
+
+    def state_dict(self):
+        self.states += 1
+        return super().state_dict()
+
+
+def test_one_state_serves_all_ranks_that_wait_for_it(hvdata, comm):
+    """The ranks ask while the reader is inside its source. A state may take a gigabyte, and it stops dealing."""
+
+    def slow(number):
+        time.sleep(0.5)
+        return number
+
+    source = CountsItsStates(3 * comm.size, slow)
+    loader = loads(hvdata, lambda: source, prefetch=1)
+    it = iter(loader)
+    results(comm, lambda: next(it).item())
+    results(comm, loader.state_dict)
+    assert source.states == (1 if comm.rank == 0 else 0)
+
+
 @pytest.mark.parametrize("where", HOMES)
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_states_near_the_end(hvdata, comm, where, left):

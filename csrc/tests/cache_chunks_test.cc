@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "cache/chunks.h"
-#include "cache/store.h"
 #include "tests/column_samples.h"
 #include "tests/texts.h"
 
@@ -130,19 +129,16 @@ TEST(ChunksBetweenProcesses, AForkedChildHasNone) {
   EXPECT_FALSE(InChild(file.data));
 }
 
-TEST(Store, KeepsCopiesOfAllKindsOfColumns) {
-  Store store(kMiB, "");
-  Columns copies;
+TEST(Chunks, HoldCopiesOfAllKindsOfColumns) {
+  Chunks chunks(kMiB, "");
+  Columns of;
   {
     const std::string bytes = "onethree";
     const std::string_view all(bytes);
     const Columns units{Vector<int64_t>({1, 2, 3}), Texts({3}, {all.substr(0, 3), {}, all.substr(3)}, nullptr),
                         Vector<float>({0.5f, 1.5f}), Vector<int32_t>({0, 1, 1, 2}), New(kInt64, {0, 2})};
-    ASSERT_TRUE(store.Copy(units, &copies).ok());
+    ASSERT_TRUE(chunks.Copy(units, &of).ok());
   }
-  store.Append(std::move(copies));
-  store.Append({});
-  const Columns& of = store.Of(0);
   ASSERT_EQ(of.size(), 5u);
   EXPECT_EQ(Listed<int64_t>(of[0]), (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(Listed<std::string_view>(of[1]), (std::vector<std::string_view>{"one", "", "three"}));
@@ -150,8 +146,7 @@ TEST(Store, KeepsCopiesOfAllKindsOfColumns) {
   EXPECT_EQ(Listed<int32_t>(of[3]), (std::vector<int32_t>{0, 1, 1, 2}));
   EXPECT_EQ(of[4].dims, (std::vector<int64_t>{0, 2}));
   EXPECT_TRUE(of[0].shared) << "nobody may write into it";
-  EXPECT_TRUE(store.Of(1).empty());
-  EXPECT_EQ(store.bytes(), 4u * 64);
+  EXPECT_EQ(chunks.in_memory(), 4u * 64);
 }
 
 }  // namespace
