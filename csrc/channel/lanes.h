@@ -104,8 +104,6 @@ class Lanes {
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
   // Gated lanes: steps before this one are not sent any more.
   virtual DealtStep Oldest() const { return {}; }
-  // Static: how many steps the trainer that is farthest ahead has taken. Closed lanes count, too.
-  virtual DealtStep MostTaken() const { return {}; }
   // The smallest window of all open lanes: how many steps a trainer may be sent beyond its taken steps.
   virtual uint64_t Window() const { return 1; }
 

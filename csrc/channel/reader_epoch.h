@@ -113,8 +113,6 @@ class ReaderEpoch : private LaneOutput {
 
   // True if no trainer needs the epoch any more.
   bool Over() const;
-  // Static: how many steps of this run some trainer has taken.
-  DealtStep MostTaken() const { return lanes_->MostTaken(); }
   void End();
 
   // For the account of a verified channel. NoStep: the elements from number `first` on make no step. DeliveredBefore:

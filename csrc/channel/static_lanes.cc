@@ -136,12 +136,6 @@ class StaticLanes : public Lanes {
 
   DealtStep Oldest() const override { return DealtStep(dealt_ - window_.size()); }
 
-  DealtStep MostTaken() const override {
-    uint64_t most = 0;
-    for (const Lane& lane : lanes_) most = std::max(most, lane.taken);
-    return DealtStep(most);
-  }
-
   uint64_t Window() const override {
     uint64_t fewest = kAll;
     for (const Lane& lane : lanes_) {
