@@ -17,7 +17,6 @@ import time
 from typing import Callable, Collection, Optional, Sequence
 
 from ..backup.sets import Sets
-from ..errors import show
 from . import notes, processes
 from .alive import Watch
 from .command import Command
@@ -59,7 +58,11 @@ def supervise(job: Job, policy: Policy) -> int:
       LaunchError: mpirun can't be started, or the directory can't be used, or another launcher uses it.
     """
     with notes.locked(job.state) as lock, processes.incoming_signals() as signals:
-        return _Supervisor(job, policy, signals, lock).run()
+        supervisor = _Supervisor(job, policy, signals, lock)
+        try:
+            return supervisor.run()
+        finally:
+            supervisor.flush()
 
 
 class _Supervisor:
@@ -147,8 +150,8 @@ class _Supervisor:
                 continue
             self._listen(min(self._due[0][0] - now if self._due else 3600.0, watch.pause))
         end = time.monotonic() + 1.0  # not longer, because an orphan of mpirun may hold the pipe
-        while self._output.is_open and (left := end - time.monotonic()) > 0:
-            self._listen(left)
+        while self._output.is_open and ((left := end - time.monotonic()) > 0 or self._is_paused()):
+            self._listen(max(left, 0.1))
         text = self._output.stop()
         for pipe in pipes:
             pipe.close()
@@ -184,8 +187,18 @@ class _Supervisor:
             for number in os.read(self._signals, 64):
                 self._take(number)
 
+    def _is_paused(self) -> bool:
+        """Says whether output waits for a terminal or a reader. After a signal it is given up."""
+        return self._output.waits and not (self._asked or self._interrupted)
+
+    def flush(self) -> None:
+        """Writes what is not written yet."""
+        end = time.monotonic() + 1.0
+        while self._output.waits and ((left := end - time.monotonic()) > 0 or self._is_paused()):
+            self._listen(max(left, 0.1))
+
     def _say(self, text: str) -> None:
-        show(f"horovod-data-run: {text}.")
+        self._output.say(f"horovod-data-run: {text}.\n")
 
     def _take(self, number: int) -> None:
         """Acts on a signal to this process."""

@@ -296,6 +296,19 @@ def test_what_hydra_writes_to_stdout(tmp_path, capfd):
     assert "horovod-data-run: process 46 on node3 was killed by signal 9. Attempt 2 starts" in err
 
 
+def test_output_that_nobody_reads_does_not_hold_up_a_signal(tmp_path):
+    """The ranks have filled the pipe of stderr. The signal still reaches mpirun."""
+    program = "import test_launcher_supervisor as tests, sys; sys.exit(tests.supervised(sys.argv[1], sys.argv[2]))"
+    script = 'trap "touch $1/came; exit 75" USR1; touch "$1/up"; yes >&2 & wait'
+    words = [sys.executable, "-c", program, tmp_path, script]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=env) as launcher:
+        assert until(lambda: (tmp_path / "up").exists(), 30)
+        time.sleep(0.5)  # the pipe is full
+        launcher.send_signal(signal.SIGUSR1)
+        assert launcher.wait(30) == 75 and (tmp_path / "came").exists()
+
+
 def test_the_lock_outlasts_a_killed_launcher(tmp_path):
     """mpirun holds it until it has ended the ranks."""
     with notes.locked(str(tmp_path)) as lock:
