@@ -17,7 +17,7 @@ from .ending import exit_status, signals
 from .ending import horovod as with_horovod
 from .ending.shutdown import end, hear_of_horovods_end
 from .errors import explain, explained, fork_check, place, set_here
-from .job import handshake, launch_checks
+from .job import cgroups, handshake, launch_checks
 from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
 from .job.state import Job, begin, current, joined
@@ -61,6 +61,7 @@ def init(
         - The job was started with another MPI than the library was built for.
         - MPI can't be used from several threads.
         - multiprocessing has started this process, and the program calls init() when it is imported.
+        - This process may open too few files.
         - The ranks disagree.
         - Horovod was initialised for other processes.
         - The program has imported `horovod.tensorflow` and `horovod.torch`.
@@ -80,6 +81,7 @@ def init(
     before, here = bindings.mpi_query(), launch_checks.place_before_mpi(os.environ)
     if before.usable:
         exit_status.install(end)  # from here on other ranks may wait for this process, even if the next line fails
+    launch_checks.check_files(*cgroups.spare_files(), before.usable, here)
     settings = read_settings(os.environ, readers=readers, readers_per_node=readers_per_node, embedded=embedded)
     comm = _checked_comm(comm)
 
@@ -126,6 +128,7 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         if horovod is not None and layout.trainer_index[rank] >= 0:
             trainers = [everybody[trainer]["world_rank"] for trainer in layout.trainers]
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
+            with_horovod.refuse_other(horovod, where)
             if len(trainers) > 1 and with_horovod.is_of_tensorflow(horovod):
                 from .job import unaveraged
 

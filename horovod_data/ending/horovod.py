@@ -101,16 +101,14 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
 
 
 class _TooLate:
-    """Makes the import of Horovod raise. A finder of sys.meta_path."""
+    """Makes the import of a module raise. A finder of sys.meta_path."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, module: str, what: str, to_do: str, where: str) -> None:
+        self._module, self._error = module, (ImportError, what, to_do, where)
 
     def find_spec(self, name: str, *_: Any) -> None:
-        if name == "horovod.common":  # all modules of Horovod import this one
-            what = "Horovod is imported after horovod_data.init(), which has begun a job without it"
-            to_do = f"Import {_TENSORFLOW} or {_TORCH} before init(). Then init() initialises it"
-            raise explained(ImportError, what, to_do, self._where)
+        if name == self._module:
+            raise explained(*self._error)
 
 
 def refuse(where: str) -> None:
@@ -120,7 +118,9 @@ def refuse(where: str) -> None:
     TensorFlow, makes a later import of Horovod raise.
     """
     if not wanted():
-        sys.meta_path.insert(0, _TooLate(where))
+        what = "Horovod is imported after horovod_data.init(), which has begun a job without it"
+        to_do = f"Import {_TENSORFLOW} or {_TORCH} before init(). Then init() initialises it"
+        sys.meta_path.insert(0, _TooLate("horovod.common", what, to_do, where))  # all of its modules import this one
         return
     try:
         from horovod.common.basics import HorovodBasics
@@ -137,6 +137,18 @@ def refuse(where: str) -> None:
         )
 
     HorovodBasics.init = init
+
+
+def refuse_other(horovod: ModuleType, where: str) -> None:
+    """Makes a later import of Horovod for the other framework raise.
+
+    The init() of that Horovod would wait for dedicated readers without end. Even its import would take the process sets
+    of the Horovod that the job uses.
+    """
+    other = _TORCH if is_of_tensorflow(horovod) else _TENSORFLOW
+    what = f"{other} is imported after horovod_data.init(), which has initialised {horovod.__name__}"
+    to_do = f"Import {other} before init(), without {horovod.__name__}. A job can use only one of them"
+    sys.meta_path.insert(0, _TooLate(f"{other}.mpi_ops", what, to_do, where))
 
 
 def _library(horovod: Any) -> Any:

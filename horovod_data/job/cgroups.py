@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processor time and memory that this process may use, where a container or a batch system sets limits.
+"""The processor time, memory and files that this process may use, where a container or a batch system sets limits.
 
 Control groups (version 2) are nested. Each may set a limit for all groups below it, so the lowest limit counts.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 from typing import Optional
 
@@ -38,6 +40,16 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own:
         used -= min(used, int(stat.get("inactive_file", 0)))
         total, available = min(total, most), min(available, max(0, most - used))
     return total, available
+
+
+def spare_files() -> tuple[int, int]:
+    """(how many more files this process may open, the limit). Sockets and shared memory count as files."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        used = len(os.listdir("/proc/self/fd")) - 1  # listdir() itself has one file open
+    except OSError:  # no more file can be opened
+        used = limit
+    return (limit - used, limit) if limit != resource.RLIM_INFINITY else (1 << 30, 1 << 30)
 
 
 def _groups(root: Path, own: Path) -> list[Path]:

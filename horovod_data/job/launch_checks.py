@@ -14,6 +14,9 @@ from typing import Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import explained, place
 
+# Open files that MPI and TensorFlow need, and those that this library needs (besides one for each process of the host).
+_MPI_FILES, _OUR_FILES = 24, 12
+
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
 
 # Variables of Open MPI, PMI, PMIx, Slurm and horovodrun. They have this process's rank before MPI knows it.
@@ -57,6 +60,22 @@ def place_before_mpi(environ: Mapping[str, str]) -> str:
     """The `where` of this process before MPI runs."""
     rank = rank_before_mpi(environ)
     return f"a rank on {socket.gethostname()}" if rank is None else place(rank, socket.gethostname())
+
+
+def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
+    """Checks that MPI and TensorFlow find enough file descriptors.
+
+    Otherwise MPI hangs, or TensorFlow ends the process.
+    """
+    least = _OUR_FILES + (0 if mpi_runs else _MPI_FILES)
+    if spare < least:
+        raise explained(
+            RuntimeError,
+            f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
+            f"memory, which need at least {least}, besides those of your program",
+            "Raise the limit where the job is started, as with `ulimit -n 1024`, or the limit of its container",
+            where,
+        )
 
 
 def check_main_guard(where: str) -> None:

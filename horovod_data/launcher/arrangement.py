@@ -84,6 +84,7 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
         if here:
             trainers.append(Group(host.name, here))
     if request.readers_per_node:
+        _check_names([group.host for group in trainers])
         environ = {"HOROVOD_DATA_READERS_PER_NODE": str(request.readers_per_node)}
         if request.embedded:
             return Arrangement(tuple(trainers), {**environ, "HOROVOD_DATA_EMBEDDED": "1"})
@@ -105,6 +106,17 @@ def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]
     return dataclasses.replace(request, reader_hosts=tuple(reading)), together(
         (first if host.name in own else host.name, host.slots) for host in hosts
     )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuses two names of one host. init() would find two readers on one host, and one of them would train without a
+    GPU."""
+    short = {name for name in names if "." not in name}
+    for name in names:
+        begin = name.partition(".")[0]
+        if begin != name and begin in short:
+            to_do = "Name each host once, or every host with its domain"
+            raise LaunchError(f"{begin} and {name}: are these the same host? A host has one reader of its own", to_do)
 
 
 def _check(request: Request) -> None:

@@ -15,6 +15,31 @@ EPOCH = "\nsay(sum(1 for _ in train(lambda: tf.data.Dataset.range(40).batch(4)))
 
 # ---- Files.
 
+LIMITED_FILES = """
+import resource
+hvdata.init
+most = len(os.listdir("/proc/self/fd")) - 1 + {more}
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+hvdata.init()
+"""
+
+
+@pytest.mark.commit("enough", "mpi4py first")
+@pytest.mark.parametrize("before, more", [
+    pytest.param("", 36, id="enough"),  # the number of files that init() requires
+    pytest.param("", 17, id="hvdata first"),  # MPI hung at 20
+    pytest.param("from mpi4py import MPI", 2, id="mpi4py first"),  # TensorFlow ended the process
+])  # fmt: skip
+def test_no_more_files(before, more):
+    enough = more == 36
+    init = LIMITED_FILES.format(more=more)
+    job = run_program(EPOCH, 2, before=before, init=init, status=0 if enough else 1)
+    if enough:
+        assert job.stdout == ["5\n", "5\n"], job.describe()
+    else:
+        job.assert_said(r"RuntimeError: \[rank [01] on \S+\] This process may open only(?s:.*)`ulimit -n 1024`")
+
+
 SHORT_OF_FILES = SIZES + """
 import resource
 short, names = sys.argv[1], sys.argv[2:]

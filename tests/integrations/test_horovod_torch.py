@@ -57,6 +57,24 @@ def test_who_is_who(readers):
         assert said == "is None None None" and "hvd.init() was called on a dedicated reader" in error, job.describe()
 
 
+def test_horovod_of_tensorflow_is_imported_later():
+    pytest.importorskip("horovod.tensorflow")
+    program = """
+hvdata.init()
+try:
+    import horovod.tensorflow
+except ImportError as error:
+    say(error)
+say("sum", hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=hvd.global_process_set).item())
+"""
+    job = run_job(LIBRARIES + program, 2, timeout=LIMIT)
+    assert job.returncode == 0, job.describe()
+    job.assert_said(
+        r"\] horovod.tensorflow is imported after horovod_data.init\(\), which has initialised horovod.torch", 0, 1
+    )
+    job.assert_said(r"^sum 2\.0$", 0, 1)
+
+
 def test_both_are_imported():
     """A job has the one that the program has initialised."""
     pytest.importorskip("horovod.tensorflow")

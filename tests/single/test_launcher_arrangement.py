@@ -147,6 +147,16 @@ def test_this_machine_is_one_host_under_each_of_its_names():
     assert arrange(Request(None, readers_per_node=1), TWO, OWN) == arrange(Request(None, readers_per_node=1), TWO)
 
 
+def test_a_short_name_and_a_long_one_of_one_host():
+    hosts = (Host("a.example.org", 1), Host("b", 1), Host("a", 1))
+    same = "a and a.example.org: are these the same host? A host has one reader of its own. Name each host once, or every host "
+    with pytest.raises(LaunchError, match=re.escape(f"{same}with its domain.")):
+        arrange(Request(None, readers_per_node=1), hosts)
+    assert len(arrange(Request(None), hosts).groups) == 3  # without readers per node it does not matter
+    for apart in (("a.x.org", "a.y.org"), ("10.0.0.1", "10.0.0.2"), ("a", "ab.org"), ("a", "a1")):
+        assert len(arrange(Request(None, readers_per_node=1), tuple(Host(name, 1) for name in apart)).groups) == 4
+
+
 # Errors of roles are those of init(): test_variables_mean_what_they_mean_to_init.
 @pytest.mark.parametrize("request_, text", [
     (Request(0), "-np 0: a job needs at least one trainer"),

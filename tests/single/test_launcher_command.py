@@ -221,6 +221,8 @@ def test_names_of_this_machine(monkeypatch, capsys, mpi):
     assert placed(capsys.readouterr().out) == ["3 localhost:3", "1 localhost:1"] and not asked
     assert main.main([*by_node, "me.example.org:1,me:1", "true"]) == 0
     assert placed(capsys.readouterr().out) == ["2 me.example.org:2", "1 me.example.org:1"]
+    assert main.main([*by_node, "me.elsewhere.org:1,me:1", "true"]) == 2
+    assert "error: me and me.elsewhere.org: are these the same host?" in capsys.readouterr().err
     assert main.main([*words, "-np", "2", "--readers", "1", "--reader-hosts", "localhost", "true"]) == 0
     assert placed(capsys.readouterr().out) == ["2 me:2", "1 me:1"]
 

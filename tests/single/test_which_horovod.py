@@ -82,6 +82,19 @@ def test_both(imported, initialised):
         horovod.load()
 
 
+@pytest.mark.parametrize("name, other", [(OF_TORCH, OF_TENSORFLOW), (OF_TENSORFLOW, OF_TORCH)])
+def test_the_other_one_is_imported_later(imported, monkeypatch, name, other):
+    imported({name: True})
+    monkeypatch.setattr(sys, "meta_path", [])
+    horovod.refuse_other(sys.modules[name], "rank 0 on here")
+    [finder] = sys.meta_path
+    assert finder.find_spec(f"{name}.mpi_ops") is None and finder.find_spec(other) is None
+    with pytest.raises(
+        ImportError, match=rf"\[rank 0 on here\] {other} is imported after .* has initialised {name}\. "
+    ):
+        finder.find_spec(f"{other}.mpi_ops")
+
+
 def test_its_c_functions():
     """horovod.torch has a shutdown() of its own, which calls the shutdown() of the object with the library."""
 
