@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from .errors import explained, show_any_text
 
@@ -54,8 +54,7 @@ def last() -> dict[str, Record]:
 def read(path: str) -> dict[tuple[str, int], list[Record]]:
     """The records of a certificate, by channel and epoch, in the order of the file.
 
-    An epoch has several records if a run distributed its channel's name again, or continued from a checkpoint. After a
-    checkpoint the last record is that of the whole epoch.
+    An epoch has several records if a run distributed its channel's name again, or continued from a checkpoint.
 
     Raises:
       OSError: the file can't be read.
@@ -118,6 +117,38 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
     return False, f"{what}; {_first_difference(a, b)}{note}"
 
 
+def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[str, bool, str]]:
+    """Compares the records of one epoch in two files.
+
+    Yields (which records, whether they are equal, compare()'s sentence).
+    """
+    if len(ours) != len(theirs):
+        # One run was interrupted more often. In each file, the last record is that of the whole epoch.
+        which = f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})"
+        yield which, *compare(ours[-1], theirs[-1])
+        return
+    for at, (a, b) in enumerate(zip(ours, theirs)):
+        same, text = compare(a, b)
+        if (
+            not same and _is_continued(ours[at:]) and _is_continued(theirs[at:])
+        ):  # the runs were interrupted at different places
+            same, text = True, "not complete, and the next record continues it, in both files"
+        yield f" (record {at + 1} of {len(ours)})" if len(ours) > 1 else "", same, text
+
+
+def _is_continued(records: Sequence[Record]) -> bool:
+    """Says whether the first record is not complete, and the second record has all elements of the first.
+
+    If so, the run of the second record continued the run of the first.
+    """
+    return (
+        len(records) > 1
+        and records[0]["verdict"] == _CUT
+        and records[0]["rows"] <= records[1]["rows"]
+        and bool(records[1]["digests"].startswith(records[0]["digests"]))
+    )
+
+
 def _first_difference(a: Record, b: Record) -> str:
     ours, theirs = (
         [record["digests"][at : at + _DIGITS] for at in range(0, len(record["digests"]), _DIGITS)] for record in (a, b)
@@ -162,17 +193,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _compare(name: str, other: str, first: Mapping[Any, list[Record]], second: Mapping[Any, list[Record]]) -> int:
-    """Prints the comparison of the last record of each epoch. Returns the status."""
+    """Prints the comparison. Returns the status."""
     equal = True
     for key in sorted({*first, *second}):
         if key in first and key in second:
-            same, text = compare(first[key][-1], second[key][-1])
+            compared = list(compare_epoch(first[key], second[key]))
         else:
-            same, text = False, f"only in {name if key in first else other}"
-        counts = len(first.get(key, ())), len(second.get(key, ()))
-        which = f" (the last of {counts[0]} and of {counts[1]} records)" if max(counts) > 1 else ""
-        equal = equal and same
-        print(_shown(f"channel {key[0]}, epoch {key[1]}{which}: {text}"))
+            compared = [("", False, f"only in {name if key in first else other}")]
+        for which, same, text in compared:
+            equal = equal and same
+            print(_shown(f"channel {key[0]}, epoch {key[1]}{which}: {text}"))
     if sys.stdout is not None:  # None: stdout was closed at the start. The exit status is then the only answer
         sys.stdout.flush()
     return 0 if equal else 1

@@ -69,7 +69,7 @@ SAME = "channel train, epoch 1: the same 30 rows in the same order"
     # The later record of an epoch counts.
     ([record(digests=(7,)), record()], [record()], 0, "the same 30 rows in the same order"),
     ([record()], [record(digests=(1, 2), **CUT), record(ranks=4)], 0,
-     "channel train, epoch 1 (the last of 1 and of 2 records): the same 30 rows in the same order\n"),
+     "channel train, epoch 1 (the last of 1 record and of 2): the same 30 rows in the same order\n"),
     ([record(), record(epoch=2)], [record()], 1, "epoch 2: only in"),
     ([record(digests="")], [record(order="0")], 1, "other rows"),
     # A name is no command to the terminal.
@@ -81,12 +81,23 @@ def test_two_runs(said, a, b, status, text):
     assert "\x1b" not in told
 
 
-def test_the_last_record_of_an_epoch_counts(said):
-    """A name that is distributed again, or an epoch that was continued, has several records."""
+def test_a_name_that_is_distributed_again(said):
+    """The epochs of such a name count from 1 again. All records are compared."""
     again = [record(), record(digests=(4, 5))]
     status, text = said(again, [record(digests=(1, 3, 2)), record(digests=(4, 5))])
-    assert status == 0 and "epoch 1 (the last of 2 and of 2 records): the same 20 rows in the same order\n" in text
-    assert said(again, [record()])[0] == 1
+    assert status == 1 and "epoch 1 (record 1 of 2): the same 30 rows in another order" in text
+    assert "epoch 1 (record 2 of 2): the same 20 rows in the same order\n" in text
+    assert said(again, again)[0] == 0
+
+
+@pytest.mark.parametrize("a, b, status", [((1,), (1, 2), 0), ((), (1, 2), 0), ((1,), (1, 3), 1)],
+                         ids=["further", "not at all", "elsewhere"])  # fmt: skip
+def test_two_runs_that_continued_from_their_checkpoints(said, a, b, status):
+    """The runs were interrupted at different places of one epoch. What the later record lacks is compared."""
+    got, text = said([record(digests=a, **CUT), record()], [record(digests=b, **CUT), record()])
+    assert got == status and text.endswith("epoch 1 (record 2 of 2): the same 30 rows in the same order\n"), text
+    continued = "(record 1 of 2): not complete, and the next record continues it, in both files\n" in text
+    assert continued == (status == 0), text
 
 
 # ---- Files that are no certificates.
