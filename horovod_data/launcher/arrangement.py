@@ -128,6 +128,9 @@ def _check(request: Request) -> None:
         read_roles({}, readers, request.readers_per_node, request.embedded, _OPTIONS)
     except ValueError as error:
         raise LaunchError(str(error)) from None
+    if request.reader_hosts and request.readers_per_node:
+        what = "--reader-hosts says where dedicated readers run, but with --readers-per-node each host has its own"
+        raise LaunchError(what, "Leave one of them out")
     named, readers = len(request.reader_hosts), request.readers or 0
     if named > readers:
         what = f"--reader-hosts names {counted(named, 'host')}, but there are {readers} dedicated readers for them"
