@@ -127,7 +127,7 @@ Engine::Engine(const World& world, MPI_Comm own, const EngineSettings& settings,
                     : std::make_unique<Timeline>(&world_, MakeSend(), settings.timeline, settings.timeline_bytes)),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, post_.get())) {
-  transport_->Begin([this] { Tick(); });
+  transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
 }
 
 std::unique_ptr<Certifier> Engine::MakeCertifier(View view) {
@@ -192,11 +192,11 @@ void Engine::CreateChannel(const ChannelConfig& config) {
   Channel channel;
   if (world.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world, settings_.stall_seconds, timeout_seconds, MakeSend(),
-                                          post_->Door(false, number), trace());
+                                          Watched(post_->Door(false, number)), trace());
   }
   if (config.is_source) {
     channel.source = std::make_shared<Source>(config, &world, settings_.stall_seconds, MakeSend(),
-                                              post_->Door(true, number), trace());
+                                              Watched(post_->Door(true, number)), trace());
   }
   CertifierOf(View::kJob).OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);

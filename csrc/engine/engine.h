@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/fields.h"
 #include "base/mutex.h"
 #include "base/outcome.h"
@@ -122,6 +123,10 @@ class Engine {
   void FailAll(const Outcome& outcome);
   void Broken(const std::string& what);
   void Tick();
+  // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
+  bool CheckDescriptors();
+  // A doorbell whose fetch() also calls CheckDescriptors now and then.
+  Doorbell Watched(Doorbell door);
   std::string StillHere() const REQUIRES(mu_);
   std::shared_ptr<Keeper> FindKeeper(uint32_t kept) EXCLUDES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);
@@ -140,6 +145,8 @@ class Engine {
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
+  const DescriptorWatch descriptors_;
+  std::atomic<bool> cut_off_{false};  // the descriptors are closed
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of the engine. It sends BYE when this trainer needs nothing more. It stops when all trainers have sent BYE.
 // If a process is lost, FailAll() ends everything.
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +12,7 @@
 
 #include "base/exceptions.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 
 namespace hvdata {
@@ -17,6 +21,7 @@ namespace {
 constexpr auto kWrites = std::chrono::seconds(5);    // for unwritten lines and records
 constexpr int kBrokenPatience = 60;                  // s: for the communication thread of a broken job
 constexpr auto kServesOn = std::chrono::seconds(5);  // for a reader whose program has called MPI_Finalize
+constexpr int kCutOffPatience = 5;                   // s: meanwhile the program should raise the error and end
 constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer: user code may delay it
 
 }  // namespace
@@ -102,6 +107,7 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
+  CheckDescriptors();
   MutexLock lock(&mu_);
   const auto left = [this](int member) { return mu_.AssertHeld(), byes_.count(member) > 0; };
   const bool all = changed_.WaitFor(&mu_, slice, [&] {
@@ -163,6 +169,7 @@ void Engine::EndForFinalize(void (*on_finalize)()) {
   // rank is lost, the thread does not end, and this wait is bounded.
   int broken_seconds = 0;
   while (!transport_->Join(std::chrono::seconds(1))) {
+    CheckDescriptors();
     if (broken_ && ++broken_seconds >= kBrokenPatience) return;
   }
 }
@@ -180,6 +187,37 @@ void Engine::FailAll(const Outcome& outcome) {
   }
   agreements_->Fail(outcome);
   exchange_->Fail(outcome);
+}
+
+bool Engine::CheckDescriptors() {
+  if (world_.members.size() == 1 || descriptors_.Intact()) return true;
+  if (cut_off_.exchange(true)) return false;
+  const auto end = [] {
+    FlushWriters(std::chrono::milliseconds(500));
+    _exit(1);  // MPI_Abort would wait for an answer of the launcher
+  };
+  const bool ends = RunDetached([end] {
+    sleep(kCutOffPatience);
+    end();
+  });
+  Broken(
+      "the program of " + world_.Name(world_.self) +
+      " has closed file descriptors that are not its own, also those of MPI, so the job has to end. For example, code "
+      "that turns its process into a daemon calls os.closerange. Close only descriptors that the program has opened, "
+      "or close them before horovod_data.init()");
+  if (!ends) end();
+  return false;
+}
+
+// If the program closes descriptors, a call of MPI may never return. Then the communication thread can't check them, so
+// other threads do.
+Doorbell Engine::Watched(Doorbell door) {
+  constexpr uint32_t kWaits = 16;  // a look costs about 0.3 us, and a wait without messages ends after 100 ms
+  door.fetch = [this, fetch = std::move(door.fetch), waits = std::make_shared<std::atomic<uint32_t>>(0)] {
+    if (waits->fetch_add(1, std::memory_order_relaxed) % kWaits == 0) CheckDescriptors();
+    return fetch();
+  };
+  return door;
 }
 
 void Engine::Broken(const std::string& what) {

@@ -176,5 +176,22 @@ TEST(RegionBetweenProcesses, NoOtherUserCanOpenIt) {
   });
 }
 
+TEST(DescriptorWatch, SeesAnotherFileInItsPlaceAndLeavesItAlone) {
+  const int fd = NextDescriptor();
+  {
+    const DescriptorWatch watch;
+    EXPECT_TRUE(watch.Intact());
+    struct stat file;
+    ASSERT_EQ(fstat(fd, &file), 0);
+    EXPECT_EQ(file.st_mode & 0777, 0600u) << "it is for this user alone";
+    close(fd);
+    EXPECT_FALSE(watch.Intact());
+    ASSERT_EQ(open("/dev/null", O_RDONLY), fd);
+    EXPECT_FALSE(watch.Intact());
+  }
+  EXPECT_GE(fcntl(fd, F_GETFD), 0);
+  close(fd);
+}
+
 }  // namespace
 }  // namespace hvdata

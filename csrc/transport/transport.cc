@@ -42,8 +42,9 @@ Transport::Transport(MPI_Comm comm, Inbox* inbox)
   next_tick_ += kTickEvery;
 }
 
-void Transport::Begin(std::function<void()> tick) {
+void Transport::Begin(std::function<void()> tick, std::function<bool()> connected) {
   tick_ = std::move(tick);
+  connected_ = std::move(connected);
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { Run(); });
 }
@@ -118,6 +119,10 @@ void Transport::Run() {
 
 // Does one round of the thread's work. False: the thread may end.
 bool Transport::Round() {
+  if (!connected_()) {  // the process is about to end, and a call of MPI might never return
+    std::this_thread::sleep_for(kTickEvery);
+    return true;
+  }
   bool leaving;
   {
     MutexLock lock(&mutex_);

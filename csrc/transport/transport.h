@@ -60,8 +60,9 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // Starts the thread, which calls `tick` about every 100 ms.
-  void Begin(std::function<void()> tick);
+  // Starts the thread, which calls `tick` about every 100 ms. While `connected` returns false, the thread does not call
+  // MPI.
+  void Begin(std::function<void()> tick, std::function<bool()> connected = [] { return true; });
 
   // Sends `packet` to another rank. Any thread may call it before Leave(). Never waits. Holds the owners of the blocks
   // until MPI has sent them. Packets of one channel from one thread to one rank arrive in order.
@@ -127,6 +128,7 @@ class Transport {
   MPI_Comm comm_;
   Inbox* const inbox_;
   std::function<void()> tick_;
+  std::function<bool()> connected_;
 
   // The callers and the thread share this lock. It is not held during calls of MPI, of the inbox, or of a destructor of
   // a block's owner.

@@ -25,6 +25,7 @@ ENDS = {  # fault: the job's statuses
     "SIGTERM": {143, 15},
     "SIGKILL": {137, 9},
     "memory": {1},
+    "closed files": {1},
 }
 pytestmark = pytest.mark.limit(200)
 
@@ -58,6 +59,8 @@ def test_a_fault_that_ends_the_job(fault, victim, where, tried):
             ends = rf"the program ends with status {job.returncode} \(here: channel train, epoch 1, step 6\), and the job with it"
             assert len(re.findall(rf"horovod_data: \[{name}\] {ends}", said)) == 1, job.describe()
             assert fault != "memory" or "MemoryError" in job.stderr[1], job.describe()
+    elif fault == "closed files":
+        assert re.search(rf"the program of {name} has closed file descriptors", said), job.describe()
     elif open_mpi():  # Hydra kills the others before they know
         survivors = "".join(text for rank, text in enumerate(job.stderr) if rank != process)
         assert re.search(rf"horovod_data: \[.* on {HOST}\] {name} \(process \d+\) has died", survivors), job.describe()

@@ -43,6 +43,7 @@ FAULTS = {
     "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "memory": out_of_memory,
+    "closed files": lambda: os.closerange(3, 65536),
 }
 
 
