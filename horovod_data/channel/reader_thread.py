@@ -135,9 +135,9 @@ def serve() -> None:
     to_do = "Call distribute_dataset() for all channels before serve(). For predict(), call it with "
     to_do += 'remainder="partial"'
     bindings.refuse_agreements(explain(f"{job.where} is in serve() already and takes no new channel", to_do, where=""))
-    signals.outlast([signal.SIGUSR1, *([signal.SIGTERM] if job.environ.get("HOROVOD_DATA_STATE") else [])])
-    bindings.wait_all_bye()
-    if bindings.state() == bindings.State.BROKEN:
-        raise explained(RuntimeError, "a process of the job was lost while this reader served")
-    shutdown.shutdown()
+    with signals.outlasted([signal.SIGUSR1, *([signal.SIGTERM] if job.environ.get("HOROVOD_DATA_STATE") else [])]):
+        bindings.wait_all_bye()
+        if bindings.state() == bindings.State.BROKEN:
+            raise explained(RuntimeError, "a process of the job was lost while this reader served")
+        shutdown.shutdown()
     sys.exit(0)

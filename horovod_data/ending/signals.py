@@ -5,7 +5,7 @@ Held defers Ctrl-C and other signals in a call that ranks make together, so that
 part. It defers signals whose handlers are Python functions, because these may raise. Inside such a call, the program's
 own code is interrupted at once.
 
-outlast() keeps a dedicated reader alive at a signal after which the trainers save and leave.
+outlasted() keeps a dedicated reader alive at a signal after which the trainers save and leave.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Optional, Type
+from typing import Any, Iterator, Optional, Type
 
 from ..errors import explain, say
 
@@ -112,8 +112,9 @@ def act_by_default(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def outlast(numbers: list[signal.Signals]) -> None:
-    """From now on these signals only log a line, once for each, unless the program handles or ignores them.
+@contextlib.contextmanager
+def outlasted(numbers: list[signal.Signals]) -> Iterator[None]:
+    """In this context these signals only log a line, once for each, unless the program handles or ignores them.
 
     Outside of the main thread it does nothing. In a forked child the signals act by default.
     """
@@ -127,7 +128,13 @@ def outlast(numbers: list[signal.Signals]) -> None:
             name = signal.Signals(number).name
             say(explain(f"{name} came on this reader, which serves until all trainers have ended"))
 
-    if threading.current_thread() is threading.main_thread():
-        for number in numbers:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, came)
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in numbers if is_main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, came)
+    try:
+        yield
+    finally:
+        for number in ours:
+            if signal.getsignal(number) is came:  # otherwise the program has set another handler meanwhile
+                signal.signal(number, signal.SIG_DFL)

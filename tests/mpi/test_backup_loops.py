@@ -227,11 +227,8 @@ def test_a_child_can_be_ended(hvdata, folder):
 
     with hvdata.Backup(folder):
         assert status() == -signal.SIGTERM
-    signals.outlast([signal.SIGTERM])
-    try:
+    with signals.outlasted([signal.SIGTERM]):
         assert status() == -signal.SIGTERM
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def test_a_rank_that_makes_no_step(hvdata, comm, folder, monkeypatch):

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from horovod_data.ending.signals import Held
+from horovod_data.ending.signals import Held, outlasted
 
 
 def press():
@@ -191,3 +191,14 @@ def test_a_forked_child_has_the_programs_handler(handle):
             signal.raise_signal(signal.SIGTERM)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_signals_that_are_outlasted_end_the_process_again_after_an_error(handle, calls, capfd):
+    """serve() may raise, and the program may go on. Its own handlers stay."""
+    handle(signal.SIGTERM, signal.SIG_DFL)
+    with pytest.raises(RuntimeError), outlasted([signal.SIGTERM, signal.SIGUSR1]):
+        for number in signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1:
+            signal.raise_signal(number)
+        raise RuntimeError
+    assert capfd.readouterr().err.count("SIGTERM came on this reader") == 1 and len(calls) == 1
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
