@@ -33,6 +33,18 @@ DATASET_CALL = "_apply_debug_options"
 
 _NOW = "now"  # the prefix of files that snapshot() writes at once
 
+# Attributes of stages: numbers that affect the stage's elements, and that are the same on all hosts.
+_NUMBERS: tuple[str, ...] = (
+    "_num_shards",
+    "_index",
+    "_count",
+    "_batch_size",
+    "_drop_remainder",
+    "_cycle_length",
+    "_block_length",
+)
+_NUMBERS += ("_start", "_stop", "_step")
+
 
 def begin_without_gpus() -> None:
     """In a TF1 program, begins the eager context without GPUs.
@@ -192,6 +204,23 @@ def rows_of_batches(dataset: tf.data.Dataset) -> Optional[tuple[int, int, int]]:
     if size is None or drops is None or rows < 0:
         return None
     return rows // int(size), int(size), 0 if drops else rows % int(size)
+
+
+def numbers(stage: tf.data.Dataset) -> list[str]:
+    held = [*_NUMBERS, "_buffer_size"] if name(stage) == "Shuffle" else _NUMBERS
+    values = [(one, getattr(stage, one, None)) for one in held]
+    return [f"{one.strip('_')}={tf.get_static_value(value)}" for one, value in values if isinstance(value, tf.Tensor)]
+
+
+def small_numbers(stage: tf.data.Dataset) -> list[str]:
+    """The values of numeric tensors in captured() that have at most 64 entries."""
+
+    def small(tensor: tf.Tensor) -> bool:
+        number = tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
+        return bool(number and tensor.shape.is_fully_defined() and tensor.shape.num_elements() <= 64)
+
+    values = [tf.get_static_value(tensor) for tensor in captured(stage) if small(tensor)]
+    return [repr(value.tolist()) for value in values if value is not None]
 
 
 def unordered(stage: tf.data.Dataset) -> bool:

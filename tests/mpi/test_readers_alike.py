@@ -81,16 +81,6 @@ def test_another_order_of_python_code(hvdata, comm, second, make, options):
     assert rows(hvdata, comm, ds) == list(range(100)), "the next epoch is right"
 
 
-def test_a_function_that_shards_itself(hvdata, comm):
-    """Its graph can't be compared, because it has Python code."""
-
-    def function(context):
-        mine = Data.range(24).filter(lambda x: x % context.num_input_pipelines == context.input_pipeline_id)
-        return mine.map(lambda x: tf.ensure_shape(tf.py_function(lambda v: v, [x], tf.int64), [])).batch(1)
-
-    fails(hvdata, comm, distribute(hvdata, function), "element 0 is not the same")
-
-
 @pytest.mark.slow
 @pytest.mark.world(np=2, per_node="embedded")
 @pytest.mark.per_node("embedded")

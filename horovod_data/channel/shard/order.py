@@ -21,13 +21,15 @@ _MAPS = frozenset({"Map", "ParallelMap"})
 
 
 def outline_of(chain: Iterable[tf.data.Dataset]) -> tuple[str, str]:
-    """Returns two digests: of the kinds of the stages, and of the stages' seeds.
+    """Returns two digests: of the stages with their numbers and their functions' ops, and of the stages' seeds.
 
-    Every pipeline has these digests. Pipelines that differ may have equal digests. Then their elements show it.
+    Every pipeline has these digests. Pipelines that differ may have equal digests.
     """
     kinds, seeds = hashlib.sha256(), hashlib.sha256()
     for stage in chain:
-        kinds.update(f"{private.name(stage)} ".encode())
+        # Functions come in any order. Some have numbers in their names that differ from process to process.
+        ops = sorted(node.op for node in private.function_nodes(stage) if not node.op.startswith("__"))
+        kinds.update(repr([private.name(stage), private.numbers(stage), private.small_numbers(stage), ops]).encode())
         # Zeros stand for seeds that each process draws for itself. All other seeds must be equal on all readers.
         drawn = [[tf.get_static_value(seed) for seed in pair] for _, pair in private.seeds(stage)]
         drawn += sorted(_seeds_of(node) for node in _random(stage))
