@@ -97,6 +97,9 @@ def with_context(function: Callable[..., Any], context: Any, options: Options) -
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin function without a signature
         return function, Wants(False, False)
+    if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
+        what = "the dataset function's parameter `epoch` can be passed by its position only, but is passed by its name"
+        raise explained(TypeError, what, "Leave out the `/` behind it")
     by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     needed = [
         p

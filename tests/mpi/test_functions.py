@@ -150,6 +150,16 @@ def test_how_it_may_be_declared(hvdata, comm, takes):
     assert comm.allgather(seen)[0] == [(1, context), (2, context)]
 
 
+@pytest.mark.parametrize("default", [False, True])
+def test_an_epoch_that_cannot_be_passed_by_name(hvdata, comm, default):
+    def make(epoch, /):
+        return tf.data.Dataset.range(comm.size)
+
+    make.__defaults__ = (1,) if default else None
+    says = ("parameter `epoch` can be passed by its position only", "Leave out the `/` behind it")
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(make, batch="per_rank"), Exception, *says)
+
+
 def test_an_epoch_that_is_bound_already(hvdata, comm):
     source = Numbered(comm.size)
     dataset = hvdata.distribute_dataset(functools.partial(source.make, epoch=5), batch="per_rank")
