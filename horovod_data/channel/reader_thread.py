@@ -95,7 +95,10 @@ def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
     if not _is_of_tensorflow(error):
         return calls.code_of(error)
-    code = int(getattr(error, "error_code", _UNKNOWN))  # a class of the user may lack it
+    try:
+        code = int(getattr(error, "error_code"))
+    except Exception:  # a class of the user may lack it, or hold something else
+        code = _UNKNOWN
     return _UNKNOWN if code in (0, _OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
 
 
