@@ -6,7 +6,7 @@ None is part of the structure, and not a leaf. The same holds for TensorFlow's s
 
 from __future__ import annotations
 
-import copy
+import collections
 from typing import Any, Iterator, Sequence
 
 from ..errors import explained
@@ -45,9 +45,11 @@ def _filled(nest: Any, rest: Iterator[Any]) -> Any:
     if is_none(nest):
         return nest
     if isinstance(nest, dict):
-        made = copy.copy(nest)  # with the class, the order of the keys, and the factory of a defaultdict
-        made.update({key: _filled(nest[key], rest) for key in sorted(nest)})
-        return made
+        by_key = {key: _filled(nest[key], rest) for key in sorted(nest)}
+        items = [(key, by_key[key]) for key in nest]  # in the order of the keys
+        if isinstance(nest, collections.defaultdict):
+            return collections.defaultdict(nest.default_factory, items)
+        return type(nest)(items)
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return type(nest)(*[_filled(part, rest) for part in nest])
     if isinstance(nest, (tuple, list)):

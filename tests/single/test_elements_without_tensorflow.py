@@ -376,6 +376,22 @@ def test_nests_there_and_back():
     assert flat == [tuple(leaf.shape.as_list()) for leaf in tf.nest.flatten(spec) if leaf is not None]
 
 
+class AttrDict(dict):
+    """A dict whose keys are attributes, too."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.__dict__ = self
+
+
+def test_dicts_that_are_filled():
+    got = nests.filled(AttrDict({"b": 1, "a": 2}), ["of a", "of b"])
+    assert type(got) is AttrDict and list(got) == ["b", "a"]
+    assert got.a == got["a"] == "of a" and got.b == got["b"] == "of b"
+    got = nests.filled(collections.defaultdict(list, a=1), ["of a"])
+    assert got["a"] == "of a" and got["b"] == []
+
+
 def test_readers_with_different_texts():
     text = "for reader 0 the element is str of shape \\(None,\\), for reader 1 it is string of shape"
     with pytest.raises(ValueError, match=text):
