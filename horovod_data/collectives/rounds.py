@@ -51,12 +51,13 @@ def _array_of(leaf: Any) -> Any:
         raise explained(ValueError, what, to_do) from error
 
 
-def _encoded(made: list[Any]) -> bytes:
-    """The outputs of some steps, for rank 0."""
+def _encoded(made: list[Any]) -> tuple[tf.Tensor, int]:
+    """The outputs of some steps, for rank 0, and their bytes."""
     try:
-        return pickle.dumps(made)
-    except (AttributeError, TypeError, pickle.PicklingError):  # they contain classes of the program
-        return pickle.dumps([one if one is None else tf.nest.flatten(one) for one in made])
+        data = pickle.dumps(made)
+    except Exception:  # they contain classes of the program, whose __reduce__() may raise anything
+        data = pickle.dumps([one if one is None else tf.nest.flatten(one) for one in made])
+    return tf.constant([data]), len(data)
 
 
 class Rounds:
@@ -101,9 +102,9 @@ class Rounds:
 
         Raises this rank's own error, if it has one. Otherwise raises the first error of the other ranks.
         """
-        data = b""
+        outputs, size = None, 0
         try:
-            data = _encoded(self._mine)
+            outputs, size = _encoded(self._mine)
         except Exception as error:  # for example: no memory
             self.failure = self.failure or error
         steps, self._mine = len(self._mine), []
@@ -111,12 +112,12 @@ class Rounds:
             "step": step + 1,  # the current step, from 1
             "steps": steps,
             "ended": ended,
-            "bytes": len(data),
+            "bytes": size,
             "failure": None if self.failure is None else words_of(self.failure),
         }
         heads = self._told(self._name, mine)
         self._check(heads)
-        parts = gather(tf.constant([data]), name=f"{self._name}, outputs")
+        parts = gather(outputs, name=f"{self._name}, outputs")
         try:
             if self._job.trainer == 0:
                 self._keep(parts.numpy().tolist(), step - steps + 1)

@@ -107,6 +107,21 @@ def test_no_rows_on_rank_0(hvdata, comm, several):
     assert got["a"][0].tolist() == [i + 1 for i in wanted]
 
 
+class Unsendable(dict):
+    """Outputs that can't be sent to another rank as they are, as a class of the program may be."""
+
+    def __reduce_ex__(self, protocol):
+        raise RuntimeError("this one stays here")
+
+
+def test_outputs_of_a_class_that_can_not_be_sent(hvdata, comm):
+    def parts():
+        got = hvdata.predict(lambda x: Unsendable(b=x, a=[x + 1]), given_to(hvdata, numbers(23, 2 * comm.size)))
+        return got and (type(got) is Unsendable, got["a"][0].tolist(), got["b"].tolist())
+
+    assert results(comm, parts)[0] == (True, list(range(1, 24)), list(range(23)))
+
+
 def test_a_rank_whose_first_outputs_come_later_and_differ(hvdata, comm, several):
     """This rank has no rows in the first step."""
     dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([0 if i == 1 else 2], i))
@@ -294,21 +309,30 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
     goes_on(hvdata, comm)
 
 
-@pytest.mark.parametrize("who", ["last", "rank 0"])
-def test_no_memory(hvdata, comm, monkeypatch, who):
+@pytest.mark.parametrize("what", ["pickled outputs", "outputs in a tensor", "all rows"])
+def test_no_memory(hvdata, comm, monkeypatch, what):
     """The last rank fails after the model and before the gather in which all wait for it. Rank 0 finds no memory for all
     rows in the last round. All ranks raise the error, so a program can handle it on all ranks."""
     from horovod_data.collectives import rounds
 
-    encoded = rounds._encoded
+    who, owner, name = {
+        "pickled outputs": (comm.size - 1, rounds.pickle, "dumps"),
+        "outputs in a tensor": (comm.size - 1, tf, "constant"),
+        "all rows": (0, rounds.Rounds, "_join"),
+    }[what]
+    function = getattr(owner, name)
 
-    def short(made):
-        if who == "rank 0" or len(made) > 1:
+    def short(one, *args, **kwargs):
+        if (
+            isinstance(one, rounds.Rounds)
+            or isinstance(one, list)
+            and isinstance(one[:1] and one[0], (np.ndarray, bytes))
+        ):
             raise MemoryError("no memory for so many rows")
-        return encoded(made)
+        return function(one, *args, **kwargs)
 
-    if comm.rank == (0 if who == "rank 0" else comm.size - 1):
-        monkeypatch.setattr(*((rounds.Rounds, "_join") if who == "rank 0" else (rounds, "_encoded")), short)
+    if comm.rank == who:
+        monkeypatch.setattr(owner, name, short)
     dataset = given_to(hvdata, numbers(8 * comm.size, comm.size))
     raises_everywhere(comm, lambda: hvdata.predict(same, dataset), Exception, "no memory for so many rows")
 
