@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of scatter() and gather(): their checks, their ops, and which calls of the ranks belong together."""
+"""The common part of scatter() and gather(): their checks, their ops, which calls of the ranks belong together, and the
+gradients, each of which makes the other call."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, Callable, Optional, Sequence
 import tensorflow as tf
 
 from ..errors import checked_name, explain, explained, message_of, text_of, whole
-from ..job import state
+from ..job import roles, state
 from ..native import loader
 
 # In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks
@@ -52,7 +53,25 @@ def call(
     return root_rank, given, _run(verb, given, *_label(verb, name), root_rank)
 
 
-def backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
+@tf.RegisterGradient("HorovodDataScatter")
+def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.Tensor]]:
+    gathered = _backward("gather", op, gradient)
+    others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
+    if roles.rank() == op.get_attr("root"):
+        gathered.set_shape(op.inputs[0].shape)
+        return [gathered, *others]
+    # `gathered` has no rows here, so its sum is 0. In a graph, the gather runs because the gradient uses this sum.
+    return [tf.zeros_like(op.inputs[0]) + tf.reduce_sum(gathered), *others]
+
+
+@tf.RegisterGradient("HorovodDataGather")
+def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.Tensor]]:
+    part = _backward("scatter", op, gradient, op.outputs[1])
+    part.set_shape(op.inputs[0].shape)
+    return [part, *[None] * (len(op.inputs) - 1)]
+
+
+def _backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
     """Makes the gradient of a call, by the reverse call `verb`. The reverse call has the same name on all ranks."""
     gradient, returned = tf.convert_to_tensor(gradient), op.outputs[0].shape
     refused = ""

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from ..errors import explained
 from . import exchange
-from . import scatter as _scatter  # noqa: F401  # registers the gradient of this gradient
 
 
 def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
@@ -48,10 +47,3 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
 
     _, _, (gathered, _, _) = exchange.call("gather", root, name, inputs)
     return gathered
-
-
-@tf.RegisterGradient("HorovodDataGather")
-def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.Tensor]]:
-    part = exchange.backward("scatter", op, gradient, op.outputs[1])
-    part.set_shape(op.inputs[0].shape)
-    return [part, *[None] * (len(op.inputs) - 1)]

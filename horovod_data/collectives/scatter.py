@@ -10,7 +10,6 @@ import tensorflow as tf
 from ..errors import explained
 from ..job import roles
 from . import exchange
-from . import gather as _gather  # noqa: F401  # registers the gradient of this gradient
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
@@ -90,14 +89,3 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any) -> tuple[tf.Tensor, tf.T
         to_do = f"Pass the number of rows that each of the {roles.size()} ranks gets, as integers"
         raise explained(TypeError, f"splits={splits!r} are not whole numbers, one for each rank", to_do)
     return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
-
-
-@tf.RegisterGradient("HorovodDataScatter")
-def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.Tensor]]:
-    gathered = exchange.backward("gather", op, gradient)
-    others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
-    if roles.rank() == op.get_attr("root"):
-        gathered.set_shape(op.inputs[0].shape)
-        return [gathered, *others]
-    # `gathered` has no rows here, so its sum is 0. In a graph, the gather runs because the gradient uses this sum.
-    return [tf.zeros_like(op.inputs[0]) + tf.reduce_sum(gathered), *others]
