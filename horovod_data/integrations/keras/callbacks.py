@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's callbacks for Keras 3, with the names and arguments of horovod.tensorflow.keras.callbacks."""
+"""Horovod's callbacks for Keras 3, with the names of horovod.tensorflow.keras.callbacks."""
 
 from __future__ import annotations
 
