@@ -55,6 +55,8 @@ def _encoded(made: list[Any]) -> tuple[tf.Tensor, int]:
     """The outputs of some steps, for rank 0, and their bytes."""
     try:
         data = pickle.dumps(made)
+    except MemoryError:
+        raise
     except Exception:  # they contain classes of the program, whose __reduce__() may raise anything
         data = pickle.dumps([one if one is None else tf.nest.flatten(one) for one in made])
     return tf.constant([data]), len(data)
