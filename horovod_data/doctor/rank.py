@@ -66,7 +66,11 @@ def join() -> float:
 def measure(init_seconds: float, seconds: float) -> list[dict[str, Any]]:
     """Delivers, and shuts the job down. Returns the results of all ranks on rank 0, otherwise nothing.
 
-    Collective over the job. Raises the error of a delivery that goes wrong. `init_seconds`: the result of join(). `seconds`: for all measurements together.
+    Collective over the job. Raises the error of a delivery that goes wrong.
+
+    Args:
+      init_seconds: the result of join().
+      seconds: for all measurements together.
     """
     job = state.current("the doctor")
     rank, layout = job.comm_rank, job.layout
