@@ -46,11 +46,6 @@ class Patience {
     asked_ = false;
     return true;
   }
-  // Call it when another process has just reported this wait. That process reports again after a minute, or after
-  // `stall_seconds` if that is more. Our own report is due `later` seconds after that, at the earliest.
-  void PutOffReport(double later, Clock::time_point now = Clock::now()) {
-    report_ = std::max(report_, Waited(now) + every_ + later);
-  }
   // True if it is time to ask for the reason of the wait. That time is up to a second before each report, and before
   // the error. Returns true once for each of them.
   bool AskDue(Clock::time_point now = Clock::now()) {

@@ -13,9 +13,7 @@ constexpr std::string_view kFormat = "horovod_data kept state 3";
 
 template <typename Codec, typename S>
 void KeptState::Fields(Codec* codec, S& s) {
-  codec->Text("mode", s.mode), codec->Int("number", s.number), codec->Int("trainers", s.trainers);
-  codec->Int("steps", s.steps), codec->Int("hash", s.hash);
-  codec->Flag("loaded", s.loaded), codec->Flag("verified", s.verified), codec->Flag("alike", s.alike);
+  wire::Fields(codec, s.mode, s.number, s.trainers, s.steps, s.hash, s.loaded, s.verified, s.alike);
 }
 
 std::string KeptState::Encode() const {

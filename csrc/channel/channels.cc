@@ -53,16 +53,10 @@ bool Channels::Unuse(uint32_t number) {
   return true;
 }
 
-std::shared_ptr<Source> Channels::FindSource(uint32_t number) const {
+Channel Channels::Find(uint32_t number) const {
   MutexLock lock(&mu_);
   const auto found = channels_.find(number);
-  return found == channels_.end() ? nullptr : found->second.source;
-}
-
-std::shared_ptr<Sink> Channels::FindSink(uint32_t number) const {
-  MutexLock lock(&mu_);
-  const auto found = channels_.find(number);
-  return found == channels_.end() ? nullptr : found->second.sink;
+  return found == channels_.end() ? Channel() : found->second;
 }
 
 void Channels::EndSource(uint32_t number) {

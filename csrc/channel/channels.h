@@ -41,8 +41,7 @@ class Channels {
 
   std::shared_ptr<Sink> Use(uint32_t number) EXCLUDES(mu_);  // null when there is no sink; otherwise pair with Unuse
   bool Unuse(uint32_t number) EXCLUDES(mu_);                 // true: that was the last use
-  std::shared_ptr<Source> FindSource(uint32_t number) const EXCLUDES(mu_);
-  std::shared_ptr<Sink> FindSink(uint32_t number) const EXCLUDES(mu_);
+  Channel Find(uint32_t number) const EXCLUDES(mu_);         // without sink and source if there is none
   // Call it when the dealer of this channel has stopped for good.
   void EndSource(uint32_t number) EXCLUDES(mu_);
 

@@ -32,7 +32,6 @@ class EpochBook {
       UpdateOne((next++)->first, note);
     if (departed_[channel].size() == readers_) departed_.erase(channel);
   }
-  bool Has(const wire::Header& header) const { return epochs_.count({header.channel, header.epoch}) > 0; }
   size_t size() const { return epochs_.size() + departed_.size(); }
 
  private:

@@ -84,7 +84,9 @@ void Sink::CloseEpoch() {
 
 void Sink::CloseEpoch(SinkIterator* iterator) {
   iterator->over = true;
-  iterator->ended_at = epoch_->Turns();
+  iterator->at_end = epoch_->State();
+  iterator->at_end.kind = SinkState::kExhausted;
+  iterator->at_end.tail_taken = {};
   CloseEpoch();
 }
 

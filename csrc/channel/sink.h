@@ -30,12 +30,12 @@ namespace hvdata {
 
 // The progress of an iterator since it was made, or restored.
 struct IteratorRun {
-  SinkState restored;          // the state that it was restored from
-  uint64_t epoch = 0;          // 0: it was never asked for an element
-  bool over = false;           // it has returned its end or its error
-  bool broken = false;         // it has returned an error, or was superseded
-  EpochStep taken;             // steps that it has returned
-  std::vector<Turn> ended_at;  // by reader: its next step, at the iterator's end
+  SinkState restored;   // the state that it was restored from
+  uint64_t epoch = 0;   // 0: it was never asked for an element
+  bool over = false;    // it has returned its end or its error
+  bool broken = false;  // it has returned an error, or was superseded
+  EpochStep taken;      // steps that it has returned
+  SinkState at_end;     // if it is over
 };
 
 // The sink's record of one iterator. The iterator owns this record, and makes one call of the sink at a time. Only

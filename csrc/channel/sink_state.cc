@@ -59,28 +59,20 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
     if (state->number == 0) state->number = earlier_epochs_ + state->epoch;
     return {};
   }
-  state->epoch = iterator->epoch;
-  state->number = earlier_epochs_ + state->epoch;
-  state->trainers = static_cast<uint64_t>(world_->group_trainer_count());
-  state->lanes.resize(static_cast<size_t>(world_->source_count()));
-  std::vector<Turn> turns = iterator->ended_at;
   if (iterator->broken) {  // a restored iterator would skip a step that this iterator never returned
     return {kFailedPrecondition,
             "this iterator can't be saved: an error ended it, or it lost a step. Restore the last checkpoint",
             Here(*iterator)};
   }
-  if (iterator->over) {
-    state->kind = SinkState::kExhausted;
-    if (!failed_.ok()) return {};
-  } else if (!Runs(*iterator)) {
+  if (!iterator->over && !Runs(*iterator)) {
     return {kFailedPrecondition,
             "this iterator can't be saved: it was superseded by a newer one. Save the newer iterator", Here(*iterator)};
-  } else {
-    state->kind = SinkState::kRunning;
-    epoch_->SaveTo(state);
-    turns = epoch_->Turns();
   }
-  for (size_t r = 0; r < turns.size(); ++r) state->lanes[r].turn = turns[r];
+  *state = iterator->over ? iterator->at_end : epoch_->State();
+  state->epoch = iterator->epoch;
+  state->number = earlier_epochs_ + state->epoch;
+  state->trainers = static_cast<uint64_t>(world_->group_trainer_count());
+  if (iterator->over && !failed_.ok()) return {};
   std::vector<std::string> answers;
   Outcome asked = AskReaders(
       &lock, iterator, iterator->epoch, "save", [](int, int64_t request) { return wire::Save{request}; }, &answers);

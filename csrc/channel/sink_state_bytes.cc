@@ -9,14 +9,10 @@ namespace {
 constexpr std::string_view kFormat = "horovod_data iterator 2";
 
 template <typename Codec, typename S>
-void Fields(Codec* codec, S& s) {
-  wire::Field(codec, "epoch", s.epoch), wire::Field(codec, "number", s.number);
-  wire::Field(codec, "trainers", s.trainers), wire::Field(codec, "tail", s.tail_taken);
-  codec->template List<uint32_t>("lanes", s.lanes, ~0u, 3 * sizeof(uint64_t));
-  for (auto& lane : s.lanes) {
-    wire::Field(codec, "position", lane.position), wire::Field(codec, "turn", lane.turn);
-    codec->Text("state", lane.reader_state);
-  }
+void StateFields(Codec* codec, S& s) {
+  Fields(codec, s.kind, s.epoch, s.number, s.trainers, s.tail_taken);
+  codec->template List<uint32_t>(s.lanes, ~0u, 3 * sizeof(uint64_t));
+  for (auto& lane : s.lanes) Fields(codec, lane.position, lane.turn, lane.reader_state);
 }
 
 }  // namespace
@@ -29,8 +25,7 @@ std::string EncodeSinkState(SinkState state) {
   text.reserve(large + 64);
   text += kFormat;
   wire::Writer writer(&text);
-  writer.Int("kind", static_cast<uint64_t>(state.kind));
-  Fields(&writer, state);
+  StateFields(&writer, state);
   return text;
 }
 
@@ -41,11 +36,7 @@ Outcome DecodeSinkState(std::string_view bytes, SinkState* state) {
       "one");
   if (bytes.substr(0, kFormat.size()) != kFormat) return damaged;
   wire::Reader reader(bytes.substr(kFormat.size()));
-  uint64_t kind = 0;
-  reader.Int("kind", kind);
-  if (kind > SinkState::kExhausted) return damaged;
-  state->kind = static_cast<SinkState::Kind>(kind);
-  Fields(&reader, *state);
+  StateFields(&reader, *state);
   return reader.ok() && reader.rest().empty() ? Outcome() : damaged;
 }
 

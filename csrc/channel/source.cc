@@ -11,9 +11,6 @@
 
 namespace hvdata {
 
-using Progress = wire::Ready::Progress;
-using Notice = wire::Go::Notice;
-
 Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door,
                TraceLog* trace)
     : config_(std::move(config)),
@@ -261,7 +258,9 @@ void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore
 void Source::Handle(int member, const wire::Header& header) {
   MutexLock lock(&mu_);
   if (const auto* go = std::get_if<wire::Go>(&header.message)) {
-    if (member == world_->readers[0]) OnGo(header.epoch, *go);
+    if (member != world_->readers[0] || !Deals(header.epoch) || !epoch_->started()) return;
+    epoch_->OnGo(*go);
+    if (go->notice == wire::Go::Notice::kEndsThere) changed_.NotifyAll();
     return;
   }
   if (const auto* alike = std::get_if<wire::Alike>(&header.message)) {
@@ -337,24 +336,14 @@ void Source::OnDeparted(int trainer) {
   if (std::exchange(t.departed, true)) return;
   if (roster_.AllDeparted()) {
     const int first = world_->readers[0];
-    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kDeparted, Turn(), {}});
+    if (IsCoordinated(config_, *world_))
+      SendTo(first, begun_, wire::Ready{wire::Ready::Progress::kDeparted, Turn(), {}});
     if (config_.verify) SendTo(first, begun_, wire::Report{"", {}, config_.view});
     if (config_.divided) SendTo(first, begun_, wire::Pulled{0, {}, wire::Pulled::Progress::kDeparted});
   }
   if (epoch_ && t.closed < begun_) epoch_->OnDeparted(trainer);
   CancelIfOver();
   changed_.NotifyAll();
-}
-
-// Reader 0 sends the step up to which all readers may go.
-void Source::OnGo(uint64_t epoch, const wire::Go& go) {
-  if (go.notice == Notice::kExplain) {
-    if (IsCoordinated(config_, *world_) && !roster_.AllDeparted())
-      SendTo(world_->readers[0], epoch, wire::Ready{Progress::kExplains, Turn(), {kOk, Explain(-1, epoch)}});
-  } else if (Deals(epoch) && epoch_->started()) {
-    epoch_->OnGo(go);
-    if (go.notice == Notice::kEndsThere) changed_.NotifyAll();
-  }
 }
 
 void Source::OnWhy(int trainer, uint64_t epoch, EpochStep step) {

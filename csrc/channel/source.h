@@ -129,7 +129,6 @@ class Source {
   void OnSave(int trainer, uint64_t epoch, int64_t request) REQUIRES(mu_);
   void OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) REQUIRES(mu_);
   void OnWhy(int trainer, uint64_t epoch, EpochStep step) REQUIRES(mu_);
-  void OnGo(uint64_t epoch, const wire::Go& go) REQUIRES(mu_);
   void OnDeparted(int trainer) REQUIRES(mu_);
 
   const ChannelConfig config_;

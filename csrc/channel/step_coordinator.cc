@@ -62,34 +62,30 @@ void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
 
-// Sends `reader` the names of the readers that are behind. Does not wait for their answers, because they may never
-// answer. Also asks the readers that are behind for the reason.
-void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) const {
-  epoch->waiting.insert(reader);
+// The names of the readers without the next step. These may never answer a question, so they are not asked why.
+std::string StepCoordinator::ReadersBehind(const Epoch& epoch) const {
   std::vector<std::string> names;
-  for (int r = 0; r < static_cast<int>(epoch->readers.size()); ++r) {
-    const Reader& one = epoch->readers[static_cast<size_t>(r)];
-    if (one.progress != Progress::kHas || one.steps != epoch->allowed) continue;
-    names.push_back(world_->ReaderName(r));
-    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), {}});
+  for (int r = 0; r < static_cast<int>(epoch.readers.size()); ++r) {
+    const Reader& one = epoch.readers[static_cast<size_t>(r)];
+    if (one.progress == Progress::kHas && one.steps == epoch.allowed) names.push_back(world_->ReaderName(r));
   }
-  const std::string who = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
-  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, who}});
+  return names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
 }
 
 // If one reader resumes in the middle of the epoch and another begins it anew, they have different numbers of steps
-// left. That is an error. Returns true if the reader begins the epoch with this message.
+// left. That is an error. In a weighed channel they must also resume at the same step, because a reader has no costs of
+// earlier steps. Returns true if the reader begins the epoch with this message.
 bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
-  if (r.begun || progress == Progress::kClosed || progress == Progress::kDeparted || progress == Progress::kAsks ||
-      progress == Progress::kExplains)
+  if (r.begun || progress == Progress::kClosed || progress == Progress::kDeparted || progress == Progress::kAsks)
     return false;
   r.begun = true;
   r.from = ready.steps.n;
   if (progress == Progress::kBegins) r.resumes = ready.outcome.place;
   Place place;
   std::vector<std::string> anew;
+  bool uneven = false;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
@@ -97,14 +93,19 @@ bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
       anew.push_back(world_->ReaderName(static_cast<int>(i)));
     else if (!place.known() && one.from > 0)
       place = one.resumes;
+    uneven = uneven || (one.progress != Progress::kClosed && one.from != r.from);
   }
-  if (!place.known() || anew.empty()) return true;
+  const bool lacks_costs = ready.cost >= 0 && uneven;
+  if (!place.known() || (anew.empty() && !lacks_costs)) return true;
   r.progress = Progress::kFailed;
   r.steps = epoch->allowed;
   r.outcome = {kFailedPrecondition,
-               "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
-                   ". The reader of each host has a position of its own. Restore the iterator on every rank, from the "
-                   "state that this rank saved",
+               anew.empty()
+                   ? "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not "
+                     "known. Save without a buffering stage behind distribute_dataset"
+                   : "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
+                         ". The reader of each host has a position of its own. Restore the iterator on every rank, "
+                         "from the state that this rank saved",
                place};
   return true;
 }
@@ -113,8 +114,6 @@ void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   if (reader < 0) return;
   const auto& ready = std::get<Ready>(header.message);
   MutexLock lock(&mu_);
-  // A reader's answer to kExplain may come after the end of the epoch. Such an answer is ignored.
-  if (ready.progress == Progress::kExplains && !book_.Has(header)) return;
   book_.Update(header, reader, ready.progress == Progress::kDeparted,
                [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, ready); });
 }
@@ -125,7 +124,7 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
   const bool begins = CheckBeginnings(epoch, reader, ready);
   // Once a reader has ended, only kClosed replaces its end.
   const bool runs = r.progress == Progress::kHas;
-  if (runs && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
+  if (runs) r.steps = std::max(r.steps, ready.steps.n);
   if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch->allowed)
     epoch->costs[ready.steps.n - 1] += ready.cost;
   const bool ends = progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed;
@@ -133,25 +132,8 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
     r.progress = progress;
     (ready.lost ? r.lost : r.outcome) = ready.outcome;
   }
-  uint64_t latest = 0;  // the last step where a reader resumes; that reader has no costs of earlier steps
-  Place place;
-  for (const Reader& one : epoch->readers) {
-    if (one.progress == Progress::kClosed || !one.resumes.known() || one.from < latest) continue;
-    latest = one.from;
-    place = one.resumes;
-  }
-  if (!epoch->costs.empty() && epoch->costs.begin()->first < latest && r.progress == Progress::kHas) {
-    r.progress = Progress::kFailed;
-    r.steps = epoch->allowed;
-    r.outcome = {
-        kFailedPrecondition,
-        "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
-        "Save without a buffering stage behind distribute_dataset",
-        place};
-  }
   const bool news = Advance(epoch);
   if (news || (begins && epoch->ended)) {
-    epoch->waiting.clear();
     Go go{epoch->ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch->allowed), epoch->outcome};
     const auto end = epoch->costs.lower_bound(epoch->allowed);
     for (auto at = epoch->costs.begin(); at != end; at = epoch->costs.erase(at)) go.costs.push_back(at->second);
@@ -160,10 +142,7 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
       if (one.begun && one.progress != Progress::kClosed && (news || to == reader)) SendGo(to, key, go);
     }
   } else if (progress == Progress::kAsks) {
-    AskThoseBehind(epoch, key, reader);
-  } else if (progress == Progress::kExplains) {
-    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.outcome.message;
-    for (int to : epoch->waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, text}});
+    SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, ReadersBehind(*epoch)}});
   }
 }
 

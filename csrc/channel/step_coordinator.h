@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,14 +49,13 @@ class StepCoordinator {
     uint64_t allowed = 0;
     std::map<uint64_t, double> costs;  // weighed channels: for each step not allowed yet, the sum over the readers
     bool ended = false;
-    Outcome outcome;        // of the epoch's end
-    std::set<int> waiting;  // readers that have asked which readers are behind
+    Outcome outcome;  // of the epoch's end
   };
   using Key = EpochBook<Epoch>::Key;
 
   static bool Advance(Epoch* epoch);
   void SendGo(int reader, const Key& key, wire::Go go) const;
-  void AskThoseBehind(Epoch* epoch, const Key& key, int reader) const;
+  std::string ReadersBehind(const Epoch& epoch) const;
   bool CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;
   void Note(const Key& key, Epoch* epoch, int reader, const wire::Ready& ready) const;
 

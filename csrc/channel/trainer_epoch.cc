@@ -61,16 +61,13 @@ uint64_t TrainerEpoch::Queued() const {
   return queued;
 }
 
-void TrainerEpoch::SaveTo(SinkState* state) const {
-  state->tail_taken = tail_taken_;
-  for (size_t r = 0; r < lanes_.size(); ++r) state->lanes[r].position = lanes_[r].position;
-}
-
-std::vector<Turn> TrainerEpoch::Turns() const {
-  std::vector<Turn> turns;
-  turns.reserve(lanes_.size());
-  for (int r = 0; r < readers(); ++r) turns.emplace_back(static_cast<uint64_t>(rotation_.Round(InTurns(r))));
-  return turns;
+SinkState TrainerEpoch::State() const {
+  SinkState state;
+  state.kind = SinkState::kRunning;
+  state.tail_taken = tail_taken_;
+  for (int r = 0; r < readers(); ++r)
+    state.lanes.push_back({At(r).position, Turn(static_cast<uint64_t>(rotation_.Round(InTurns(r)))), ""});
+  return state;
 }
 
 // ---- Which share comes next.

@@ -27,7 +27,7 @@ namespace hvdata {
 
 // The state of a trainer's iterator in a checkpoint.
 struct SinkState {
-  enum Kind : uint64_t { kUnused, kRunning, kExhausted };
+  enum Kind : uint64_t { kUnused, kRunning, kExhausted, kLast = kExhausted };
   struct Lane {
     Position position;         // elements of this reader's epoch that the trainer has taken
     Turn turn;                 // the reader's next step
@@ -87,10 +87,9 @@ class TrainerEpoch {
   uint64_t Queued() const;
   // Rows, or elements, that no trainer gets. The number is complete when all readers have ended.
   int64_t Dropped() const;
-  void SaveTo(SinkState* state) const;
-  // Returns each reader's next step. After the epoch's end it is the step where the reader ended. Readers that keep in
-  // step need these numbers.
-  std::vector<Turn> Turns() const;
+  // The trainer's part of a state. After the epoch's end a lane's turn is the step where its reader ended. Readers that
+  // keep in step need these numbers.
+  SinkState State() const;
 
  private:
   struct Lane {

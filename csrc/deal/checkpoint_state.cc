@@ -9,19 +9,16 @@ namespace {
 constexpr std::string_view kFormat = "horovod_data state 5";
 
 void ColumnField(wire::Writer* writer, const Column& column) {
-  writer->Int("dtype", column.dtype);
-  Field(writer, "dims", column.dims);
+  wire::Fields(writer, column.dtype, column.dims);
   const Block items = column.texts() ? EncodedTexts(column) : column.memory;
-  writer->Text("items", {items.data, items.size});
+  writer->Text({items.data, items.size});
 }
 
 void ColumnField(wire::Reader* reader, Column& column) {
   int32_t dtype = 0;
   Dims dims;
   std::string items;
-  reader->Int("dtype", dtype);
-  Field(reader, "dims", dims);
-  reader->Text("items", items);
+  wire::Fields(reader, dtype, dims, items);
   if (reader->ok() && !CopyOfItems(dtype, dims, items, nullptr, &column)) reader->Fail("it holds no tensor");
 }
 
@@ -29,22 +26,19 @@ void ColumnField(wire::Reader* reader, Column& column) {
 
 template <typename Codec, typename S>
 void CheckpointState::Fields(Codec* codec, S& s) {
-  codec->Int("epoch", s.epoch_id), codec->Int("snapshot", s.snapshot), codec->Int("trainers", s.trainers);
-  codec->Text("mode", s.mode), codec->Int("pulled", s.pulled), codec->Flag("replay", s.replay);
-  codec->Int("number", s.number), codec->Int("fingerprint", s.fingerprint), Field(codec, "taken", s.taken_since);
-  codec->Text("mark", s.mark);
-  codec->template List<uint32_t>("iterator", s.iterator, ~0u, sizeof(uint64_t));
-  for (auto& part : s.iterator) codec->Text("iterator", part);
-  codec->template List<uint32_t>("model", s.model, ~0u, 2 * sizeof(uint32_t) + sizeof(uint64_t));
+  wire::Fields(codec, s.epoch_id, s.snapshot, s.trainers, s.mode, s.pulled, s.replay, s.number, s.fingerprint);
+  wire::Fields(codec, s.taken_since, s.mark);
+  codec->template List<uint32_t>(s.iterator, ~0u, sizeof(uint64_t));
+  for (auto& part : s.iterator) codec->Text(part);
+  codec->template List<uint32_t>(s.model, ~0u, 2 * sizeof(uint32_t) + sizeof(uint64_t));
   for (auto& part : s.model) {
-    codec->Int("dtype", part.dtype);
-    Field(codec, "dims", part.dims);
+    wire::Fields(codec, part.dtype, part.dims);
     ColumnField(codec, part.values);
   }
-  codec->template List<uint32_t>("elements", s.elements, ~0u, sizeof(uint64_t) + sizeof(uint32_t));
+  codec->template List<uint32_t>(s.elements, ~0u, sizeof(uint64_t) + sizeof(uint32_t));
   for (auto& [number, columns] : s.elements) {
-    codec->Int("number", number);
-    codec->template List<uint32_t>("tensors", columns, ~0u, sizeof(uint64_t));
+    codec->Number(number);
+    codec->template List<uint32_t>(columns, ~0u, sizeof(uint64_t));
     for (auto& column : columns) ColumnField(codec, column);
   }
 }

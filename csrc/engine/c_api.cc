@@ -335,7 +335,7 @@ int hvdata_channel_unuse(uint32_t channel) {
 int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   *epoch = 0;
   return WithEngine([&](Engine& engine) {
-    const auto source = engine.channels().FindSource(channel);
+    const auto source = engine.channels().Find(channel).source;
     const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
     if (next < 0)
       engine.channels().EndSource(channel);
@@ -348,7 +348,7 @@ int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t
 // Reader: the epoch failed before the deal op, or outside of it. Sends the error to every trainer.
 int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
   return WithEngine([&](Engine& engine) {
-    if (const auto source = engine.channels().FindSource(channel)) source->FailEpoch(epoch, {code, message});
+    if (const auto source = engine.channels().Find(channel).source) source->FailEpoch(epoch, {code, message});
   });
 }
 

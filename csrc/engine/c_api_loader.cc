@@ -177,7 +177,7 @@ void hvdata_release(void* owner) {
 // its part of the elements.
 int hvdata_deal(uint32_t channel, uint64_t epoch, int anew, int divides, const hvdata_input* input) {
   return WithRunning([&](Engine& engine) {
-    const std::shared_ptr<Source> source = engine.channels().FindSource(channel);
+    const std::shared_ptr<Source> source = engine.channels().Find(channel).source;
     if (!source)
       return Report(Outcome(kFailedPrecondition, "channel " + std::to_string(channel) + " is not read here"));
     Division division;

@@ -158,7 +158,6 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
     return channels_.Deliver(member, std::move(header), std::move(bundle));
   }
   if (const auto* hello = std::get_if<wire::Hello>(&header.message)) return agreements_->On(member, *hello);
-  if (const auto* absent = std::get_if<wire::Absent>(&header.message)) return agreements_->On(member, *absent);
   if (const auto* verdict = std::get_if<wire::Verdict>(&header.message)) return agreements_->On(member, *verdict);
   if (const auto* bye = std::get_if<wire::Bye>(&header.message)) return OnBye(member, *bye);
   if (const auto* how_long = std::get_if<wire::HowLong>(&header.message)) {
@@ -214,7 +213,7 @@ void Engine::CreateChannel(const ChannelConfig& config) {
 }
 
 void Engine::UnuseChannel(uint32_t number) {
-  const std::shared_ptr<Sink> sink = channels_.FindSink(number);
+  const std::shared_ptr<Sink> sink = channels_.Find(number).sink;
   if (!channels_.Unuse(number)) return;
   {
     MutexLock lock(&mu_);
@@ -232,8 +231,8 @@ std::shared_ptr<Keeper> Engine::FindKeeper(uint32_t kept) {
 
 std::shared_ptr<Keeper> Engine::KeeperOf(uint32_t kept, uint32_t load) {
   if (const std::shared_ptr<Keeper> keeper = FindKeeper(kept)) return keeper;
-  const std::shared_ptr<Source> source = channels_.FindSource(kept);
-  const std::shared_ptr<Sink> sink = channels_.FindSink(load);
+  const std::shared_ptr<Source> source = channels_.Find(kept).source;
+  const std::shared_ptr<Sink> sink = channels_.Find(load).sink;
   if (!source || !sink) return nullptr;
   MutexLock lock(&mu_);
   return keepers_[kept] = std::make_shared<Keeper>(sink, source, post_.get());

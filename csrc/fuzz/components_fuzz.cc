@@ -11,7 +11,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Decisions from(data, size);
   wire::Component c;
   c.dtype = from.Number<int32_t>();
-  c.encoding = static_cast<wire::Encoding>(from.Choice(2));
   c.where = static_cast<wire::Where>(from.Choice(3));
   c.bytes = from.Number<uint64_t>();
   c.dims.resize(from.Choice(8));

@@ -21,9 +21,6 @@ wire::Component ReadComponent(Decisions* from) {
                                          tensorflow::DT_BOOL};
   wire::Component c;
   c.dtype = from->Choice(4) > 0 ? kUsual[from->Choice(4)] : from->Number<int32_t>();
-  c.encoding = from->Choice(8) > 0
-                   ? (c.dtype == tensorflow::DT_STRING ? wire::Encoding::kStrings : wire::Encoding::kRaw)
-                   : static_cast<wire::Encoding>(from->Choice(2));
   c.where = static_cast<wire::Where>(from->Choice(3));
   c.dims.resize(from->Choice(16) > 0 ? from->Choice(4) : from->Choice(256) + 1);
   uint64_t elements = 1;

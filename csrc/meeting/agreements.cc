@@ -66,12 +66,12 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   return Unanswered(number);
 }
 
-// Handles a coordinator that does not answer: reports the wait, or ends it with an error.
+// Reports the wait: the coordinator may be stopped. Ends it with an error if the coordinator does not end it before.
 std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return std::nullopt;
   Meeting& wait = found->second;
-  const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and does not answer";
+  const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and has not answered";
   if (wait.patience.Over()) {
     const Outcome outcome{kDeadlineExceeded, wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) +
                                                  " s for " + whom + kSameCalls + kLimit};
@@ -156,17 +156,11 @@ void Agreements::Tick() {
                                        ", which has not made this call within " +
                                        std::to_string(WholeSeconds(timeout_seconds_)) + " s" + kSameCalls + kLimit});
     } else if (meeting.patience.ReportDue()) {
-      SendToAll(meeting,
-                wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " + meeting.what +
-                             " for " + Names(meeting, false) + ", which has not made this call"});
+      Log(world_->Here(), Names(meeting, true) + " has waited " + std::to_string(meeting.patience.Seconds()) +
+                              " s in " + meeting.what + " for " + Names(meeting, false) +
+                              ", which has not made this call");
     }
   }
-}
-
-void Agreements::On(int, const wire::Absent& absent) {
-  MutexLock lock(&mu_);
-  for (auto& [number, wait] : waits_) wait.patience.PutOffReport(kLater);
-  Log(world_->Here(), absent.text);
 }
 
 void Agreements::On(int, const wire::Verdict& verdict) {

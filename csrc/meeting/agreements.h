@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In an agreement every member contributes a line, and gets the contributions of all members. A member's k-th
 // contribution belongs to the k-th agreement. The coordinator, reader 0, collects the contributions, and answers all
-// members at once. It also names the members that have not come.
+// members at once. It also logs which members have not come.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,6 @@ class Agreements {
   void Refuse(std::string why);
 
   void On(int member, const wire::Hello& hello);
-  void On(int member, const wire::Absent& absent);
   void On(int member, const wire::Verdict& verdict);
   // Call it when `member` makes no more contributions.
   void OnDeparted(int member);

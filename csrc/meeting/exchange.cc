@@ -292,37 +292,19 @@ void Exchange::EndWaitsForDeparted() {
 // ---- Clocks.
 
 // The ranks that this rank waits for, and what they have not done yet.
-std::string Exchange::Missing(const Key& key, const Call& call) const {
-  const std::string& name = key.name;
+std::string Exchange::Missing(const std::string& name, const Call& call) const {
   const std::string not_made = IsAudit(name) ? ", which has not come as far" : ", which has not made this call";
   std::string not_sent = world_->TrainerName(call.root) +
                          (IsGather(name) ? ", which has not got all parts" : ", which has not sent its part");
   if (call.root != me() && IsAudit(name)) return world_->TrainerName(call.root) + not_made;
-  if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
+  if (call.root != me()) return not_sent;
   std::vector<std::string> names;
-  std::string crossed;
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t == me() || (call.collected ? call.given.count(t) : call.called.count(t))) continue;
-    names.push_back(world_->TrainerName(t));
-    if (crossed.empty()) crossed = Crossed(t);
+    if (t != me() && !(call.collected ? call.given.count(t) : call.called.count(t)))
+      names.push_back(world_->TrainerName(t));
   }
   if (names.empty()) return IsGather(name) ? "its own check of the parts" : "its own part";
-  return JoinNames(names) + not_made + crossed;
-}
-
-// Ranks that make blocking calls in different orders wait for each other. Returns a text with the other call that
-// `trainer` waits in, if this rank has got a CALLED of that call.
-std::string Exchange::Crossed(int trainer) const {
-  for (const auto& [key, arrived] : early_) {
-    const bool waits = std::any_of(arrived.begin(), arrived.end(), [trainer](const Arrived& one) {
-      return one.trainer == trainer && std::holds_alternative<wire::Called>(one.header.message);
-    });
-    if (!waits || IsAudit(key.name)) continue;  // an audit calls on a thread of its own, so no call waits for it
-    return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.name) + ", call " +
-           std::to_string(key.call) +
-           ", which this rank has not made: where calls block, all ranks must make them in the same order";
-  }
-  return "";
+  return JoinNames(names) + not_made;
 }
 
 // Reports long waits. Ends those that have become errors.
@@ -338,14 +320,14 @@ void Exchange::Tick() {
     const Key key = at;
     if (call.patience.Over()) {
       const Outcome error(kDeadlineExceeded, "has waited " + std::to_string(WholeSeconds(timeout_seconds_)) +
-                                                 " s for " + Missing(key, call) + ". " + Same(key.name) +
+                                                 " s for " + Missing(key.name, call) + ". " + Same(key.name) +
                                                  "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
       if (call.root == me())
         Abandon(key, error, me(), world_->TrainerName(me()) + ", the root, has given this call up: it ");
       else
         Finish(key, error);
     } else if (call.patience.ReportDue()) {
-      Log(Where(key), "has waited " + std::to_string(call.patience.Seconds()) + " s for " + Missing(key, call));
+      Log(Where(key), "has waited " + std::to_string(call.patience.Seconds()) + " s for " + Missing(key.name, call));
     }
   }
 }

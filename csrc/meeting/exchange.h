@@ -95,8 +95,7 @@ class Exchange {
   std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
   std::string DepartedText(const std::string& name, int trainer) const;
   static bool Has(const Call& call, int trainer);
-  std::string Missing(const Key& key, const Call& call) const REQUIRES(mu_);
-  std::string Crossed(int trainer) const REQUIRES(mu_);
+  std::string Missing(const std::string& name, const Call& call) const;
   // Calls the callback. An error without a place gets that of the call.
   void Answer(const Key& key, Callback callback, const Outcome& outcome, Exchanged exchanged = {}) const;
 

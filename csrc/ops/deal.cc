@@ -32,7 +32,7 @@ class DealOp : public AsyncOpKernel {
     const auto channel = static_cast<uint32_t>(ctx->input(1).scalar<int64_t>()());
     const auto epoch = static_cast<uint64_t>(ctx->input(2).scalar<int64_t>()());
     const std::shared_ptr<Engine> engine = Engine::Current();
-    std::shared_ptr<Source> source = engine ? engine->channels().FindSource(channel) : nullptr;
+    std::shared_ptr<Source> source = engine ? engine->channels().Find(channel).source : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
     const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, division = division_,

@@ -15,21 +15,6 @@ constexpr uint64_t kMostUnknown = 1 << 22;
 
 bool HasEnded(const Restored& one) { return one.position == kAllTaken; }
 
-std::string WhyNotTogether(const std::vector<Restored>& all, const std::vector<std::string>& names) {
-  const Restored* state = nullptr;  // the state of the first trainer that has one
-  for (const Restored& one : all) {
-    if (one.has_state && state == nullptr) state = &one;
-    const bool other = one.has_state && (one.epoch_id != state->epoch_id || one.snapshot != state->snapshot);
-    if (other || one.epoch != all.front().epoch) {
-      return "the states restored by " + names[static_cast<size_t>(all.front().trainer)] + " and " +
-             names[static_cast<size_t>(one.trainer)] +
-             " don't belong together: they were saved in different epochs or checkpoints. "
-             "Restore the same checkpoint on every rank";
-    }
-  }
-  return "";
-}
-
 // The state that begins with the earliest element has all elements that any trainer still needs.
 const Restored* EarliestState(const std::vector<Restored>& all) {
   const Restored* earliest = nullptr;
@@ -39,15 +24,19 @@ const Restored* EarliestState(const std::vector<Restored>& all) {
   return earliest;
 }
 
-// static: a trainer that saved before its first step needs elements that the other trainers' state no longer has.
-std::string WhyNotFromFront(const std::vector<Restored>& all, const Restored& state,
-                            const std::vector<std::string>& names) {
+// `state`: the earliest one, or null.
+std::string WhyNotTogether(const std::vector<Restored>& all, const Restored* state, bool dynamic,
+                           const std::vector<std::string>& names) {
   for (const Restored& one : all) {
-    if (one.has_state || one.position.n > 0 || state.first == 0) continue;
-    return "the states restored by the ranks don't belong together: that of " +
+    const bool other = one.has_state && (one.epoch_id != state->epoch_id || one.snapshot != state->snapshot);
+    // static: a trainer that saved before its first step needs elements that the other trainers' state no longer has.
+    const bool too_early = !dynamic && !one.has_state && one.position.n == 0 && state != nullptr && state->first > 0;
+    if (!other && !too_early && one.epoch == all.front().epoch) continue;
+    const Restored& with = other || too_early ? *state : all.front();
+    return "the states restored by " + names[static_cast<size_t>(with.trainer)] + " and " +
            names[static_cast<size_t>(one.trainer)] +
-           " was saved before its first step of the epoch, and the state of another rank after its first. Restore a "
-           "checkpoint that all ranks saved at the same step";
+           " don't belong together: they were saved in different epochs or checkpoints, or one of them before the "
+           "first step of the epoch. Restore a checkpoint that all ranks saved at the same step";
   }
   return "";
 }
@@ -73,24 +62,14 @@ std::vector<Position> Positions(const std::vector<Restored>& all, size_t trainer
 }  // namespace
 
 Restored RestoredOf(int trainer, const wire::Restore& restore) {
-  Restored one;
-  one.trainer = trainer;
-  one.epoch = restore.saved_epoch;
-  one.position = restore.position;
-  one.turn = restore.turn;
-  one.tail_taken = restore.tail_taken;
-  one.has_state = !restore.state.empty();
-  return one;
+  return {trainer, restore.saved_epoch, restore.position, restore.turn, restore.tail_taken, !restore.state.empty()};
 }
 
 std::string Resume(const std::vector<Restored>& all, Schedule schedule, const std::vector<std::string>& names,
                    Resumption* resumption) {
   const bool dynamic = schedule == Schedule::kDynamic;
-  if (std::string why = WhyNotTogether(all, names); !why.empty()) return why;
   const Restored* const state = EarliestState(all);
-  if (state != nullptr && !dynamic) {
-    if (std::string why = WhyNotFromFront(all, *state, names); !why.empty()) return why;
-  }
+  if (std::string why = WhyNotTogether(all, state, dynamic, names); !why.empty()) return why;
   std::vector<Position> positions = Positions(all, names.size());
   const Position first = *std::min_element(positions.begin(), positions.end());
   for (const Restored& one : all) {

@@ -9,32 +9,23 @@ namespace hvdata::proof {
 
 namespace {
 
-template <typename Codec, typename R>
-void Fields(Codec* codec, R& r) {
-  codec->Int("number", r.number), codec->Flag("complete", r.complete), codec->Int("elements", r.elements);
-  codec->Int("rows", r.delivered.rows), codec->Int("order", r.delivered.order), codec->Int("sum", r.delivered.sum);
-  codec->Int("dropped", r.dropped), codec->Int("lost", r.lost), codec->Int("twice", r.twice),
-      codec->Int("altered", r.altered);
-  codec->Int("unverified", r.unverified), codec->Int("trainers", r.trainers);
-  Field(codec, "rows", r.rows), Field(codec, "steps", r.steps), Field(codec, "listed", r.listed);
-  codec->Text("channel", r.channel), Field(codec, "mode", r.mode), Field(codec, "ranks", r.ranks);
-  codec->Text("finding", r.finding), codec->Text("why", r.why);
-}
-
-template <typename Codec, typename E>
-void ElementFields(Codec* codec, E& y) {
-  codec->Int("rows", y.digest.rows), codec->Int("order", y.digest.order), codec->Int("sum", y.digest.sum);
-  codec->Int("dropped", y.dropped), codec->Int("trainer", y.trainer), Field(codec, "shares", y.shares);
-}
 constexpr size_t kElementBytes = 5 * sizeof(uint64_t) + sizeof(uint32_t);
 constexpr std::string_view kFormat = "horovod_data account 2";
 
+template <typename Codec, typename R>
+void ReportFields(Codec* codec, R& r) {
+  Fields(codec, r.number, r.complete, r.elements, r.delivered.rows, r.delivered.order, r.delivered.sum, r.dropped,
+         r.lost, r.twice, r.altered, r.unverified, r.trainers, r.rows, r.steps, r.listed, r.channel, r.mode, r.ranks,
+         r.finding, r.why);
+}
+
 template <typename Codec, typename B>
 void BookmarkFields(Codec* codec, B& b) {
-  Fields(codec, b.before);
-  codec->Int("first", b.first);
-  codec->template List<uint64_t>("ahead", b.ahead, ~0ull, kElementBytes);
-  for (auto& one : b.ahead) ElementFields(codec, one);
+  ReportFields(codec, b.before);
+  Field(codec, b.first);
+  codec->template List<uint64_t>(b.ahead, ~0ull, kElementBytes);
+  for (auto& one : b.ahead)
+    Fields(codec, one.digest.rows, one.digest.order, one.digest.sum, one.dropped, one.trainer, one.shares);
 }
 
 constexpr uint64_t kMostRanks = 1 << 20;  // a process that decodes a report makes lists of this size
@@ -73,13 +64,13 @@ void Report::CountShares(const Element& element) {
 std::string Report::Encode() const {
   std::string bytes;
   wire::Writer writer(&bytes);
-  Fields(&writer, *this);
+  ReportFields(&writer, *this);
   return bytes;
 }
 
 bool Report::Decode(std::string_view bytes, Report* report) {
   wire::Reader reader(bytes);
-  Fields(&reader, *report);
+  ReportFields(&reader, *report);
   return reader.ok() && reader.rest().empty() && Sound(*report);
 }
 

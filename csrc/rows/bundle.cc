@@ -51,7 +51,6 @@ std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Po
   for (Column& column : columns) {
     wire::Component& c = share->components.emplace_back();
     c.dtype = column.dtype;
-    c.encoding = column.texts() ? wire::Encoding::kStrings : wire::Encoding::kRaw;
     share->blocks.push_back(column.texts() ? EncodedTexts(column, allocate) : std::move(column.memory));
     c.bytes = share->blocks.back().size;
     c.dims = std::move(column.dims);

@@ -42,21 +42,6 @@ TEST(Patience, ReportsOnceAndThenEveryMinuteOrAsRarelyAsTheFirst) {
   }
 }
 
-TEST(Patience, ReportsALittleAfterWhoeverReportsBesideIt) {
-  Wait wait(30, 0);
-  EXPECT_TRUE(wait.patience.ReportDue(wait.At(30)));
-  std::vector<double> reported;
-  for (double other = 35; other < 240; other += 60.1) {  // until 215.3
-    wait.patience.PutOffReport(5, wait.At(other));
-    for (double at = other; at < other + 60.05; at += 0.1) {
-      if (wait.patience.ReportDue(wait.At(at))) reported.push_back(at);
-    }
-  }
-  EXPECT_EQ(reported, std::vector<double>());
-  EXPECT_FALSE(wait.patience.ReportDue(wait.At(280)));
-  EXPECT_TRUE(wait.patience.ReportDue(wait.At(281))) << "when the other one is silent";
-}
-
 // A process that was stopped doesn't make up for missed reports.
 TEST(Patience, ReportsOnceAfterALongSleep) {
   Wait wait(30, 0);

@@ -74,7 +74,7 @@ TEST_F(ChannelsTest, WhatCameEarlyIsDeliveredInItsOrder) {
 TEST_F(ChannelsTest, WhatComesForOneThatIsGoneIsDropped) {
   Add(1);
   channels_.EndSource(1);
-  EXPECT_EQ(channels_.FindSource(1), nullptr);
+  EXPECT_EQ(channels_.Find(1).source, nullptr);
   EXPECT_TRUE(channels_.All().empty());
   for (const int trainer : {0, 1}) Come(1, trainer, wire::Open{LaneStep(2)});
   // In a job this does not happen, because a number belongs to one channel.

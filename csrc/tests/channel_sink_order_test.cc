@@ -102,7 +102,7 @@ TEST_P(SinkOfSchedule, MessagesWithoutSenseCrashNothing) {
           header.message = DataAt(few(), few(), few());
       }
       header.channel = 7;
-      header.epoch = random() % 8 ? iterator->epoch : filler.Number();
+      header.epoch = random() % 8 ? iterator->epoch : filler.Any();
       sink_->Handle(reader, std::move(header), std::make_shared<int>(step));
       const uint64_t asked = random() % 60;
       if (asked == 0) sink_->Save(iterator.get(), &state);

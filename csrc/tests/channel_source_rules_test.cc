@@ -147,7 +147,7 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
     const auto below = [&](uint64_t n) { return random() % n; };
     uint64_t epoch = epoch_now + below(3);
     if (below(4) == 0 && epoch > 0) --epoch;
-    if (below(500) == 0) epoch = filler.Number();
+    if (below(500) == 0) epoch = filler.Any();
     wire::Message message = wire::Filled(below(wire::kKinds), filler);
     // So that not all trainers release the channel at once.
     if (std::holds_alternative<wire::Release>(message) && below(20) > 0) message = wire::Open{LaneStep(below(24))};

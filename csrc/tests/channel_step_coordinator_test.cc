@@ -47,7 +47,6 @@ class StepCoordinatorTest : public testing::Test {
       if (go.notice == Notice::kEndsThere)
         text += go.outcome.ok() ? " end" : " end!" + std::to_string(go.outcome.code) + " " + go.outcome.Text();
       if (go.notice == Notice::kBehind) text += " behind: " + go.outcome.message;
-      if (go.notice == Notice::kExplain) text += " why?";
       texts.push_back(text);
     }
     return texts;
@@ -139,20 +138,16 @@ TEST_F(StepCoordinatorTest, TheCostsOfAllReadersAreAddedUpForEachStep) {
 }
 
 TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
-  for (const int first : {1, 0}) {
-    const auto epoch = 1 + static_cast<uint64_t>(first);
-    const auto goes_on = [&](int reader, uint64_t steps) {
-      Ready({reader, Progress::kBegins, steps, {kOk, "", {"r" + std::to_string(reader)}}}, epoch);
-    };
-    const auto has = [&] { in_step_.OnReady(0, MakeHeader(7, epoch, wire::Ready{Progress::kHas, Turn(4), {}, 2})); };
-    goes_on(0, 3), goes_on(2, 3);
-    if (first == 0) has();
-    goes_on(1, 5);
-    if (first == 1) has();
-    const Lines gos = Gos();
-    ASSERT_FALSE(gos.empty());
-    EXPECT_HAS(gos.back(), "weigh=: the hosts saved this epoch at different steps");
-  }
+  const auto goes_on = [&](int reader, uint64_t steps) {
+    const Outcome place{kOk, "", {"r" + std::to_string(reader)}};
+    in_step_.OnReady(reader, MakeHeader(7, 1, wire::Ready{Progress::kBegins, Turn(steps), place, 0}));
+  };
+  goes_on(0, 3), goes_on(2, 3);
+  EXPECT_EQ(Gos(), Lines());
+  goes_on(1, 5);
+  const Lines gos = Gos();
+  ASSERT_FALSE(gos.empty());
+  EXPECT_HAS(gos.back(), "weigh=: the hosts saved this epoch at different steps");
 }
 
 TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
@@ -207,8 +202,7 @@ TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
   EXPECT_EQ(After(others, 1, 8), Lines()) << "of another channel it is still there";
 }
 
-// A long job makes and releases many channels. A reader may answer late, when all have left the epoch that it was asked
-// about.
+// A long job makes and releases many channels.
 TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
   for (uint32_t channel = 1; channel <= 100; ++channel) {
     for (const Progress progress : {Progress::kHas, Progress::kDeparted}) After(AllSay(progress, 1), 1, channel);
@@ -216,8 +210,6 @@ TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
   EXPECT_EQ(in_step_.kept(), 0u);
   After({{0, Progress::kHas, 1}, {0, Progress::kAsks, 1}}, 1, 101);
   After(AllSay(Progress::kClosed, 1), 1, 101);
-  EXPECT_EQ(in_step_.kept(), 0u);
-  EXPECT_EQ(After({{1, Progress::kExplains, 0, {kOk, "it slept"}}}, 1, 101), Lines());
   EXPECT_EQ(in_step_.kept(), 0u);
 }
 
@@ -227,16 +219,11 @@ TEST_F(StepCoordinatorTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves
   EXPECT_EQ(After({{1, Progress::kClosed, 7}}), (Lines{"r0 e1 7 end", "r2 e1 7 end"}));
 }
 
-TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
-  EXPECT_EQ(
-      After({{0, Progress::kHas, 3}, {0, Progress::kAsks, 3}}),
-      (Lines{"r1 e1 0 why?", "r2 e1 0 why?", "r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
-  EXPECT_EQ(After({{2, Progress::kExplains, 9, {kOk, "it sleeps"}}}),
-            (Lines{"r0 e1 0 behind: reader 2 on node2, which has not: it sleeps"}));
+TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehind) {
+  EXPECT_EQ(After({{0, Progress::kHas, 3}, {0, Progress::kAsks, 3}}),
+            (Lines{"r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
   EXPECT_EQ(After({{2, Progress::kEnded, 2}, {1, Progress::kHas, 1}}), ToAll("e1 1"));
-  EXPECT_EQ(After({{1, Progress::kExplains, 1, {kOk, "it slept"}}}), Lines()) << "that has passed";
-  EXPECT_EQ(After({{0, Progress::kAsks, 3}}),
-            (Lines{"r1 e1 1 why?", "r0 e1 1 behind: reader 1 on node1, which has not"}))
+  EXPECT_EQ(After({{0, Progress::kAsks, 3}}), (Lines{"r0 e1 1 behind: reader 1 on node1, which has not"}))
       << "one that has ended is not waited for";
 }
 

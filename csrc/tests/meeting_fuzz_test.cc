@@ -19,7 +19,7 @@ constexpr int kSteps = 20000;
 wire::Message AnyMessage(std::mt19937_64* random) {
   const auto few = [random] { return static_cast<int>((*random)() % 6) - 1; };
   const wire::Filler filler{wire::Filler::kRandom, random};
-  const auto number = [&] { return (*random)() % 8 ? static_cast<uint64_t>((*random)() % 5) : filler.Number(); };
+  const auto number = [&] { return (*random)() % 8 ? static_cast<uint64_t>((*random)() % 5) : filler.Any(); };
   const std::string name((*random)() % 3, 'a');
   switch ((*random)() % 8) {
     case 0:

@@ -25,7 +25,6 @@ std::string WhyNot(const BundlePtr& bundle) {
 wire::Component ComponentOf(int32_t dtype, Dims dims, uint64_t bytes) {
   wire::Component component;
   component.dtype = dtype;
-  component.encoding = dtype == kText ? wire::Encoding::kStrings : wire::Encoding::kRaw;
   component.dims = std::move(dims);
   component.bytes = bytes;
   return component;

@@ -84,7 +84,7 @@ class CachedChannel {
   static constexpr uint64_t kSeed = 7;
 
   void Read() {
-    const std::shared_ptr<Source> source = engine_->channels().FindSource(load_);
+    const std::shared_ptr<Source> source = engine_->channels().Find(load_).source;
     ForEachEpoch(source.get(), [&](uint64_t epoch, uint64_t) {
       const auto make = [this] {
         return std::make_unique<RowsPipeline>(made_, RowsPipeline::Epoch{kept_, 0, 1, steps_, per_step_});
@@ -95,7 +95,7 @@ class CachedChannel {
   }
 
   void Keep() {
-    const std::shared_ptr<Source> source = engine_->channels().FindSource(kept_);
+    const std::shared_ptr<Source> source = engine_->channels().Find(kept_).source;
     ForEachEpoch(source.get(),
                  [this](uint64_t epoch, uint64_t number) { engine_->KeeperOf(kept_, load_)->Deal(epoch, number); });
     engine_->EndKeeper(kept_);

@@ -167,7 +167,7 @@ class Process {
 
   // Deals the channel's epochs, until no trainer uses it any more.
   void Serve(uint32_t channel) {
-    const std::shared_ptr<Source> source = engine_->channels().FindSource(channel);
+    const std::shared_ptr<Source> source = engine_->channels().Find(channel).source;
     const World& world = engine_->world();
     ForEachEpoch(source.get(), [&](uint64_t epoch, uint64_t) {
       const bool paced = channel == kPlain && epoch == static_cast<uint64_t>(options_["rounds"]) + 2;

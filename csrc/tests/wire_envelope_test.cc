@@ -107,10 +107,10 @@ TEST(Envelope, RefusedWithAReason) {
     EXPECT_EQ(EnvelopeRefusal(good.substr(0, size)).empty(), size == 21)
         << size;  // an envelope with the first message alone
   }
-  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 6)), start + "it ends within its member, after 6 bytes");
-  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 12)), start + "it ends within its bells, after 12 bytes");
-  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 16)), start + "it ends within its message size, after 16 bytes");
-  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 20)), start + "it ends within its message, after 20 bytes");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 6)), start + "it ends too early");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 12)), start + "it ends too early");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 16)), start + "it ends too early");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 20)), start + "it ends too early");
   EXPECT_EQ(EnvelopeRefusal("HVDW" + good.substr(4)), start + "its first bytes are wrong");
   std::string bad = good;
   bad[4] = 1;
@@ -122,7 +122,7 @@ TEST(Envelope, RefusedWithAReason) {
   for (const char edge : {'\x7f', '\x80', '\xff'}) {
     bad = good;
     bad[17] = edge;
-    EXPECT_EQ(EnvelopeRefusal(bad), start + "it ends within its message, after 34 bytes");
+    EXPECT_EQ(EnvelopeRefusal(bad), start + "it ends too early");
   }
   std::string error;
   std::vector<Enclosed> kept(1);

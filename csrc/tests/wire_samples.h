@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -44,28 +45,19 @@ struct Filler {
   uint64_t few = 0;  // most numbers are below this one
 
   // Small numbers, large numbers and limits.
-  uint64_t Number() const {
+  uint64_t Any() const {
     if (few > 0 && (*random)() % 6 > 0) return (*random)() % few;
     return (*random)() >> ((*random)() % 64);
   }
 
   template <typename T>
-  void Int(const char*, T& value) const {
+  void Number(T& value) const {
     if (how == kRandom)
-      value = static_cast<T>((*random)() % 4 ? Number() : ~Number());
+      value = static_cast<T>((*random)() % 4 ? Any() : ~Any());
     else
-      value = how == kMost ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
+      value = how == kMost ? std::numeric_limits<T>::max() : std::numeric_limits<T>::lowest();
   }
-  template <typename E>
-  void Enum(const char*, E& value, E first, E last) const {
-    const auto least = static_cast<unsigned>(first), most = static_cast<unsigned>(last);
-    if (how == kRandom)
-      value = static_cast<E>(least + (*random)() % (most - least + 1));
-    else
-      value = how == kMost ? last : first;
-  }
-  void Flag(const char*, bool& value) const { value = how == kRandom ? (*random)() % 2 > 0 : how == kMost; }
-  void Text(const char*, std::string& text) const {
+  void Text(std::string& text) const {
     if (how == kRandom) {
       text.resize((*random)() % 4 == 0 ? (*random)() % text_size : 0);
       for (char& c : text) c = static_cast<char>((*random)());
@@ -73,14 +65,26 @@ struct Filler {
       text = how == kMost ? std::string(text_size, '\0') : "";
     }
   }
-  void Real(const char*, double& value) const {
-    value = how == kRandom ? static_cast<double>(Number()) : how == kMost ? std::numeric_limits<double>::max() : 0;
-  }
   template <typename Size, typename Items>
-  void List(const char*, Items& list, uint64_t /*most*/, size_t /*item_bytes*/) const {
+  void List(Items& list, uint64_t /*most*/, size_t /*item_bytes*/) const {
     list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
   }
 };
+
+// Fields that have only some values.
+template <typename T>
+std::enable_if_t<std::is_enum_v<T> || std::is_same_v<T, bool>> Field(const Filler* filler, T& value) {
+  uint64_t most = 1;
+  if constexpr (std::is_enum_v<T>) most = static_cast<uint64_t>(T::kLast);
+  const bool random = filler->how == Filler::kRandom;
+  value = static_cast<T>(random ? (*filler->random)() % (most + 1) : filler->how == Filler::kMost ? most : 0);
+}
+
+inline void Field(const Filler* filler, std::optional<uint64_t>& value) {
+  bool known = false;
+  Field(filler, known);
+  if (known) filler->Number(value.emplace());
+}
 
 inline Message Filled(size_t kind, const Filler& filler) {
   Message message = EmptyMessage(kind);
@@ -96,19 +100,19 @@ inline Header FullHeader(size_t kind) {
   header.epoch = 0x0102030405060708;
   header.sequence = 1ull << 40;
   header.components = {
-      {1, Encoding::kRaw, Where::kInline, 24, {2, 3}},
-      {7, Encoding::kStrings, Where::kInline, 8, {1}},
-      {9, Encoding::kRaw, Where::kMessage, 3ull << 30, {3, 1 << 30}},
-      {1, Encoding::kRaw, Where::kInline, 4, {}},
-      {4, Encoding::kRaw, Where::kInline, 0, {0, int64_t{1} << 62}},
-      {2, Encoding::kRaw, Where::kArena, 1 << 20, {1 << 20}, 7, 1ull << 33},
+      {1, Where::kInline, 24, {2, 3}},
+      {7, Where::kInline, 8, {1}},
+      {9, Where::kMessage, 3ull << 30, {3, 1 << 30}},
+      {1, Where::kInline, 4, {}},
+      {4, Where::kInline, 0, {0, int64_t{1} << 62}},
+      {2, Where::kArena, 1 << 20, {1 << 20}, 7, 1ull << 33},
   };
   return header;
 }
 
 inline Header RandomHeader(std::mt19937_64* random) {
   const Filler filler{Filler::kRandom, random};
-  const auto number = [&filler] { return filler.Number(); };
+  const auto number = [&filler] { return filler.Any(); };
   Header header;
   header.message = Filled((*random)() % kKinds, filler);
   header.channel = static_cast<uint32_t>(number());
@@ -117,7 +121,6 @@ inline Header RandomHeader(std::mt19937_64* random) {
   header.components.resize((*random)() % 5);
   for (Component& component : header.components) {
     component.dtype = static_cast<int32_t>(number());
-    component.encoding = static_cast<Encoding>((*random)() % 2);
     component.where = static_cast<Where>((*random)() % 3);
     component.bytes = component.where == Where::kInline ? (*random)() % 100 : number() >> 4;
     if (component.where == Where::kArena) {
@@ -152,7 +155,6 @@ inline std::string Broken(std::string_view message, bool* accepted) {
 inline Component HostileComponent(std::mt19937_64* random) {
   const auto pick = [random](const std::vector<uint64_t>& from) { return from[(*random)() % from.size()]; };
   Component c;
-  c.encoding = static_cast<Encoding>((*random)() % 2);
   c.where = static_cast<Where>((*random)() % 3);
   uint64_t product = 1;
   for (uint64_t n = (*random)() % 4; n > 0; --n) {
@@ -175,7 +177,7 @@ inline std::string BrokenComponent(const Component& c, size_t item_bytes, bool s
     if (count >> 63 != 0) return "more elements than int64 counts";
   }
   if (strings) return count * 8 <= c.bytes ? "" : "more strings than their lengths have room for";
-  if (c.encoding != Encoding::kRaw || count * item_bytes != c.bytes) return "other bytes than the tensor has";
+  if (count * item_bytes != c.bytes) return "other bytes than the tensor has";
   return c.where != Where::kArena || static_cast<uint64_t>(found) == c.bytes ? "" : "other bytes than are there";
 }
 

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timeline/timeline.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <climits>
 #include <exception>
-#include <fstream>
 #include <utility>
 
 #include "base/exceptions.h"
@@ -38,21 +34,11 @@ std::string_view BytesOf(const T& value) {
 
 }  // namespace
 
-// Processes of one kernel and one time namespace share this clock. Containers on one host may have several namespaces.
-uint64_t SteadyClockId() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  char space[PATH_MAX];
-  const ssize_t n = readlink("/proc/self/ns/time", space, sizeof space);
-  if (boot.empty()) return 0;
-  return std::hash<std::string>()(boot + (n > 0 ? std::string(space, static_cast<size_t>(n)) : "")) | 1;
-}
-
 Timeline::Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes, size_t most_events)
     : world_(world),
       send_(std::move(send)),
       file_(std::make_shared<TimelineFile>(FileOf(path, world->me()), world->Here())),
-      clock_(SteadyClockId()),
+      same_clock_(world->me().host == world->members[static_cast<size_t>(world->readers[0])].host),
       own_zero_(SteadyNow()),
       log_(most_events),
       most_to_write_(most_bytes / kBytesOfAnEvent / world->members.size()) {
@@ -129,7 +115,7 @@ void Timeline::WriteEvents() {
 // ---- Messages.
 
 void Timeline::AskForTime() {
-  if (is_reader_0() || same_clock_ || (ended_ && known_)) return;
+  if (is_reader_0() || (known_ && (same_clock_ || ended_))) return;
   const bool under_way = asked_ != 0 && SteadyNow() - asked_ < std::chrono::nanoseconds(kPatience).count();
   if (under_way) return;
   asked_ = SteadyNow();
@@ -137,7 +123,7 @@ void Timeline::AskForTime() {
 }
 
 void Timeline::On(int member, const wire::Ping& ping) {
-  if (is_reader_0()) send_(member, MakeHeader(0, 0, wire::Pong{ping.asked, SteadyNow(), own_zero_, clock_}), nullptr);
+  if (is_reader_0()) send_(member, MakeHeader(0, 0, wire::Pong{ping.asked, SteadyNow(), own_zero_}), nullptr);
 }
 
 void Timeline::On(const wire::Pong& pong) {
@@ -148,7 +134,6 @@ void Timeline::On(const wire::Pong& pong) {
   // it.
   const int64_t round_trip = back - std::exchange(asked_, 0), here = back - round_trip / 2;
   known_ = true;
-  same_clock_ = clock_ != 0 && pong.clock == clock_;
   WriteClock(same_clock_ ? Clock{here, here, 0, pong.zero, 0} : Clock{here, pong.there, round_trip, pong.zero, 0});
   changed_.NotifyAll();
 }

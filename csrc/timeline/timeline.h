@@ -49,7 +49,7 @@ class Timeline {
   const World* const world_;
   const Send send_;
   const std::shared_ptr<TimelineFile> file_;
-  const uint64_t clock_;    // SteadyClockId()
+  const bool same_clock_;   // reader 0 is on this host, so both read one clock
   const int64_t own_zero_;  // the timeline's time 0 on reader 0
   TraceLog log_;
 
@@ -58,15 +58,10 @@ class Timeline {
   std::vector<TraceEvent> batch_ GUARDED_BY(mu_);
   uint64_t most_to_write_ GUARDED_BY(mu_);  // events
   uint64_t left_out_ GUARDED_BY(mu_) = 0;
-  int64_t next_ GUARDED_BY(mu_) = 0;         // when Tick() takes events again
-  int64_t asked_ GUARDED_BY(mu_) = 0;        // when the PING without an answer was sent; 0: there is none
-  bool known_ GUARDED_BY(mu_) = false;       // the time of reader 0's clock is known
-  bool same_clock_ GUARDED_BY(mu_) = false;  // reader 0 and this process read one clock, so no more PINGs are needed
+  int64_t next_ GUARDED_BY(mu_) = 0;    // when Tick() takes events again
+  int64_t asked_ GUARDED_BY(mu_) = 0;   // when the PING without an answer was sent; 0: there is none
+  bool known_ GUARDED_BY(mu_) = false;  // the time of reader 0's clock is known
   bool ended_ GUARDED_BY(mu_) = false;
 };
-
-// Identifies the clock behind this process's steady_clock. Two processes with the same number share the clock. 0: not
-// known.
-uint64_t SteadyClockId();
 
 }  // namespace hvdata

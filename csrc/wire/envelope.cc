@@ -49,11 +49,9 @@ bool OpenEnvelope(std::string_view envelope, std::vector<Enclosed>* messages, st
   do {
     Enclosed one;
     uint32_t size;
-    reader.Int("member", one.member);
-    reader.Int("bells", one.bells);
-    reader.Int("message size", size);
+    Fields(&reader, one.member, one.bells, size);
     if (reader.ok() && size == 0) reader.Fail("a message in it is empty");
-    one.message = reader.Bytes("message", size);
+    one.message = reader.Bytes(size);
     if (reader.ok()) found.push_back(one);
   } while (reader.ok() && !reader.rest().empty());
   if (!reader.Succeeded("envelope", error)) return false;

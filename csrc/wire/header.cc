@@ -11,21 +11,16 @@ namespace hvdata::wire {
 namespace {
 
 constexpr uint32_t kMagic = 0x57445648;  // "HVDW" in the message
-constexpr size_t kLeastComponent = 15;   // bytes of a component without dims
+constexpr size_t kLeastComponent = 14;   // bytes of a component without dims
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 // C is Writer with const fields, or Reader with mutable ones.
 template <typename C, typename ComponentT>
 void ComponentFields(C* codec, ComponentT& component) {
-  codec->Int("dtype", component.dtype);
-  codec->Enum("encoding", component.encoding, Encoding::kRaw, Encoding::kLast);
-  codec->Enum("payload place", component.where, Where::kInline, Where::kLast);
-  codec->Int("payload size", component.bytes);
-  codec->template List<uint8_t>("dims", component.dims, kMaxRank, sizeof(int64_t));
-  for (auto& dim : component.dims) codec->Int("dims", dim);
-  if (component.where != Where::kArena) return;
-  codec->Int("slot", component.slot);
-  codec->Int("offset", component.offset);
+  Fields(codec, component.dtype, component.where, component.bytes);
+  codec->template List<uint8_t>(component.dims, kMaxRank, sizeof(int64_t));
+  for (auto& dim : component.dims) codec->Number(dim);
+  if (component.where == Where::kArena) Fields(codec, component.slot, component.offset);
 }
 
 // Makes an empty message of the kind with this number. The first kind has number 1.
@@ -34,11 +29,11 @@ void MakeKind(uint8_t kind, Message* message, std::index_sequence<kIndex...>) {
   ((kind == kIndex + 1 ? static_cast<void>(message->emplace<kIndex>()) : void()), ...);
 }
 
-void Kind(Writer* writer, const Message& message) { writer->Int("kind", static_cast<uint8_t>(message.index() + 1)); }
+void Kind(Writer* writer, const Message& message) { writer->Number(static_cast<uint8_t>(message.index() + 1)); }
 
 void Kind(Reader* reader, Message& message) {
   uint8_t kind;
-  reader->Int("kind", kind);
+  reader->Number(kind);
   if (reader->ok() && (kind == 0 || kind > std::variant_size_v<Message>))
     reader->Fail("it has the unknown kind " + std::to_string(kind));
   if (reader->ok()) MakeKind(kind, &message, std::make_index_sequence<std::variant_size_v<Message>>());
@@ -47,11 +42,9 @@ void Kind(Reader* reader, Message& message) {
 template <typename C, typename HeaderT>
 void HeaderFields(C* codec, HeaderT& header) {
   Kind(codec, header.message);
-  codec->Int("channel", header.channel);
-  codec->Int("epoch", header.epoch);
-  codec->Int("sequence", header.sequence);
+  Fields(codec, header.channel, header.epoch, header.sequence);
   std::visit([codec](auto& message) { std::decay_t<decltype(message)>::Fields(codec, message); }, header.message);
-  codec->template List<uint32_t>("components", header.components, kMaxComponents, kLeastComponent);
+  codec->template List<uint32_t>(header.components, kMaxComponents, kLeastComponent);
   for (auto& component : header.components) ComponentFields(codec, component);
 }
 
@@ -94,7 +87,6 @@ std::string WhatIsWrong(const Component& c, size_t item_bytes, bool strings, int
   uint64_t bytes = 0;
   if (c.dims.size() > kMaxRank || !CountElements(c.dims, &count)) return "dims that no tensor has";
   const auto elements = static_cast<uint64_t>(count);
-  if (strings != (c.encoding == Encoding::kStrings)) return "an encoding that does not fit its type";
   if (strings && elements > c.bytes / sizeof(uint64_t)) {
     return std::to_string(c.bytes) + " bytes, in which " + std::to_string(elements) + " strings don't fit";
   }

@@ -21,16 +21,9 @@ enum class Where : uint8_t {
   kLast = kArena,
 };
 
-enum class Encoding : uint8_t {
-  kRaw = 0,      // the tensor's own memory
-  kStrings = 1,  // see strings.h
-  kLast = kStrings,
-};
-
-// One tensor of a share.
+// One tensor of a share. Its payload is the tensor's own memory, or its strings as in strings.h.
 struct Component {
   int32_t dtype = 0;  // tensorflow::DataType; opaque here
-  Encoding encoding = Encoding::kRaw;
   Where where = Where::kInline;
   uint64_t bytes = 0;  // of the payload, encoded
   Dims dims;

@@ -15,7 +15,7 @@
 
 namespace hvdata::wire {
 
-#define F(field) Field(codec, #field, m.field);
+#define F(field) Field(codec, m.field);
 #define HVDATA_MESSAGE(name, fields)                                         \
   static constexpr char kName[] = name;                                      \
   template <typename Codec, typename M>                                      \
@@ -29,10 +29,6 @@ struct Hello {  // one contribution to agreement `number`. Error texts name the 
   int64_t number = 0;
   std::string call, words;
   HVDATA_MESSAGE("HELLO", F(number) F(call) F(words))
-};
-struct Absent {  // to members that wait: the ranks that have not come
-  std::string text;
-  HVDATA_MESSAGE("ABSENT", F(text))
 };
 struct Verdict {  // agreement `number` is over: all contributions, or an error
   int64_t number = 0;
@@ -154,13 +150,13 @@ struct Ready {
     kDeparted,  // all of its trainers have closed this epoch and every later one
     kAsks,      // it has `steps` steps, and asks which reader it waits for
     kBegins,    // it begins with this step. If it resumes from a checkpoint, outcome.place is for error texts.
-    kExplains,  // the message says why its next step does not come
-    kLast = kExplains,
+    kLast = kBegins,
   };
   Progress progress = Progress::kHas;
   Turn steps;
   Outcome outcome;
-  // Weighed channels, kHas: the cost of the last of these steps, for the reader's own trainers alone. -1: none.
+  // Weighed channels, kHas: the cost of the last of these steps, for the reader's own trainers alone. kBegins: 0. In other
+  // channels -1.
   double cost = -1;
   bool lost = false;  // kEnded, kFills: because of the error in `outcome` (on_reader_error="continue")
   HVDATA_MESSAGE("READY", F(progress) F(steps) F(outcome) F(cost) F(lost))
@@ -169,9 +165,8 @@ struct Go {
   enum class Notice : uint8_t {
     kAllHave,    // all readers have `steps` steps
     kEndsThere,  // the epoch ends after `steps` steps, with `outcome`
-    kBehind,     // the answer to kAsks: names the readers without the next step. Another kBehind may say why.
-    kExplain,    // asks why the reader's next step does not come
-    kLast = kExplain,
+    kBehind,     // the answer to kAsks: names the readers without the next step
+    kLast = kBehind,
   };
   Notice notice = Notice::kAllHave;
   Turn steps;
@@ -263,12 +258,11 @@ struct Ping {
   int64_t asked = 0;
   HVDATA_MESSAGE("PING", F(asked))
 };
-struct Pong {          // the answer
-  int64_t asked = 0;   // as in the PING
-  int64_t there = 0;   // now
-  int64_t zero = 0;    // the timeline's time 0
-  uint64_t clock = 0;  // the clock of these times: SteadyClockId() of timeline/timeline.h
-  HVDATA_MESSAGE("PONG", F(asked) F(there) F(zero) F(clock))
+struct Pong {         // the answer
+  int64_t asked = 0;  // as in the PING
+  int64_t there = 0;  // now
+  int64_t zero = 0;   // the timeline's time 0
+  HVDATA_MESSAGE("PONG", F(asked) F(there) F(zero))
 };
 
 // ---- To every reader, and to each trainer that has got a message from the sender.
@@ -282,10 +276,9 @@ struct Bye {                     // the sender has departed
 #undef HVDATA_MESSAGE
 #undef F
 
-using Message =
-    std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim,
-                 Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoDeparted, Departed,
-                 Bye, Report, Verified, HowLong, Times, Ping, Pong, Pulled, Alike>;
+using Message = std::variant<Hello, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim,
+                             Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called,
+                             WhoDeparted, Departed, Bye, Report, Verified, HowLong, Times, Ping, Pong, Pulled, Alike>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {
