@@ -287,7 +287,7 @@ def test_who_saves_before_the_first_step(hvdata, comm, path, goes_on):
     results(comm, lambda: None if last else save(it, path))
     again = restored(comm, channel(2), path)
     if goes_on:
-        says = f"that of rank {comm.size - 1} on .* was saved before its first step of the epoch"
+        says = f"and rank {comm.size - 1} on .* don.t belong together: .* before the first step of the epoch"
         to_do = "Restore a checkpoint that all ranks saved at the same step"
         raises_everywhere(comm, lambda: rest(again), tf.errors.InvalidArgumentError, says, to_do)
     else:
