@@ -61,7 +61,7 @@ TEST(Header, LayoutIsFixed) {
   header.components = {{1, Where::kMessage, 8, {1}}, {1, Where::kArena, 8, {}, 6, 512}};
   const unsigned char expected[] = {
       'H', 'V', 'D', 'W', 7, 0,                  // magic, version
-      3,                                         // kind
+      2,                                         // kind
       2,   0,   0,   0,                          // channel
       1,   0,   0,   0,   0, 0, 0, 0,            // epoch
       5,   0,   0,   0,   0, 0, 0, 0,            // sequence

@@ -48,7 +48,9 @@ bool Try(std::string_view message) {
     std::string error;
     const size_t before = allocated;
     Decode(bytes, &header, &payload, &error);
-    EXPECT_LE(allocated - before, 4 * message.size() + 1024) << "decoding " << message.size() << " bytes";
+    // A component has at least 14 bytes in the message.
+    EXPECT_LE(allocated - before, sizeof(Component) * message.size() / 14 + 1024)
+        << "decoding " << message.size() << " bytes";
   }
   bool accepted;
   EXPECT_EQ(Broken(bytes, &accepted), "");
