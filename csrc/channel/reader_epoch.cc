@@ -74,8 +74,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
   if (!at.positions.empty()) first_ = *std::min_element(at.positions.begin(), at.positions.end());
-  SendReady(Progress::kBegins, DealtStep(), {kOk, "", resumed_.empty() ? Place() : Where(turn_)}, false,
-            config_.weighed ? 0 : -1);
+  SendReady(Progress::kBegins, DealtStep(), {kOk, "", resumed_.empty() ? Place() : Where(turn_)});
   std::vector<std::string> departed;
   for (int t = 0; t < roster_.size(); ++t) {
     if (roster_[t].opened == epoch_) OnOpen(t);
@@ -340,9 +339,13 @@ void ReaderEpoch::LogDropped() {
 
 void ReaderEpoch::LogLost(const Outcome& error) const {
   const int64_t lost = counted_ ? NotDealt() : 0;
-  const char* const effect = coordinated() && !SendsFillers(config_, world_)
-                                 ? "the epoch ends on all hosts, as at the end of a host's data; "
-                                 : "the epoch goes on without this reader; ";
+  const char* effect = "the epoch goes on without this reader; ";
+  if (world_.grouped) {
+    effect = !coordinated() ? "the epoch is over for the ranks of this host; "
+             : SendsFillers(config_, world_)
+                 ? "the epoch goes on, but the ranks of this host get no rows; "
+                 : "the epoch is over on all hosts, as at the end of a host's data (remainder=\"drop\"); ";
+  }
   Log(error.Text() + ". on_reader_error=\"continue\": " + effect +
       (lost > 0 ? std::to_string(lost) + " of its " + std::to_string(config_.elements) + " elements are"
                 : std::string("at least 1 of its elements is")) +

@@ -73,8 +73,7 @@ std::string StepCoordinator::ReadersBehind(const Epoch& epoch) const {
 }
 
 // If one reader resumes in the middle of the epoch and another begins it anew, they have different numbers of steps
-// left. That is an error. In a weighed channel they must also resume at the same step, because a reader has no costs of
-// earlier steps. Returns true if the reader begins the epoch with this message.
+// left. That is an error. Returns true if the reader begins the epoch with this message.
 bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
@@ -85,7 +84,6 @@ bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
   if (progress == Progress::kBegins) r.resumes = ready.outcome.place;
   Place place;
   std::vector<std::string> anew;
-  bool uneven = false;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
@@ -93,19 +91,14 @@ bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
       anew.push_back(world_->ReaderName(static_cast<int>(i)));
     else if (!place.known() && one.from > 0)
       place = one.resumes;
-    uneven = uneven || (one.progress != Progress::kClosed && one.from != r.from);
   }
-  const bool lacks_costs = ready.cost >= 0 && uneven;
-  if (!place.known() || (anew.empty() && !lacks_costs)) return true;
+  if (!place.known() || anew.empty()) return true;
   r.progress = Progress::kFailed;
   r.steps = epoch->allowed;
   r.outcome = {kFailedPrecondition,
-               anew.empty()
-                   ? "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not "
-                     "known. Save without a buffering stage behind distribute_dataset"
-                   : "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
-                         ". The reader of each host has a position of its own. Restore the iterator on every rank, "
-                         "from the state that this rank saved",
+               "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
+                   ". The reader of each host has a position of its own. Restore the iterator on every rank, from the "
+                   "state that this rank saved",
                place};
   return true;
 }
@@ -131,6 +124,22 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
   if (progress == Progress::kClosed || (ends && runs)) {
     r.progress = progress;
     (ready.lost ? r.lost : r.outcome) = ready.outcome;
+  }
+  uint64_t latest = 0;  // the last step where a reader resumes; that reader has no costs of earlier steps
+  Place place;
+  for (const Reader& one : epoch->readers) {
+    if (one.progress == Progress::kClosed || !one.resumes.known() || one.from < latest) continue;
+    latest = one.from;
+    place = one.resumes;
+  }
+  if (!epoch->costs.empty() && epoch->costs.begin()->first < latest && r.progress == Progress::kHas) {
+    r.progress = Progress::kFailed;
+    r.steps = epoch->allowed;
+    r.outcome = {
+        kFailedPrecondition,
+        "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
+        "Save without a buffering stage behind distribute_dataset",
+        place};
   }
   const bool news = Advance(epoch);
   if (news || (begins && epoch->ended)) {

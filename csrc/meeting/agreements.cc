@@ -71,7 +71,8 @@ std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return std::nullopt;
   Meeting& wait = found->second;
-  const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and has not answered";
+  const std::string whom =
+      world_->ReaderName(0) + ", which brings all ranks together and reports which ones are missing";
   if (wait.patience.Over()) {
     const Outcome outcome{kDeadlineExceeded, wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) +
                                                  " s for " + whom + kSameCalls + kLimit};

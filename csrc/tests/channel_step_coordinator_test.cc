@@ -138,16 +138,20 @@ TEST_F(StepCoordinatorTest, TheCostsOfAllReadersAreAddedUpForEachStep) {
 }
 
 TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
-  const auto goes_on = [&](int reader, uint64_t steps) {
-    const Outcome place{kOk, "", {"r" + std::to_string(reader)}};
-    in_step_.OnReady(reader, MakeHeader(7, 1, wire::Ready{Progress::kBegins, Turn(steps), place, 0}));
-  };
-  goes_on(0, 3), goes_on(2, 3);
-  EXPECT_EQ(Gos(), Lines());
-  goes_on(1, 5);
-  const Lines gos = Gos();
-  ASSERT_FALSE(gos.empty());
-  EXPECT_HAS(gos.back(), "weigh=: the hosts saved this epoch at different steps");
+  for (const int first : {1, 0}) {
+    const auto epoch = 1 + static_cast<uint64_t>(first);
+    const auto goes_on = [&](int reader, uint64_t steps) {
+      Ready({reader, Progress::kBegins, steps, {kOk, "", {"r" + std::to_string(reader)}}}, epoch);
+    };
+    const auto has = [&] { in_step_.OnReady(0, MakeHeader(7, epoch, wire::Ready{Progress::kHas, Turn(4), {}, 2})); };
+    goes_on(0, 3), goes_on(2, 3);
+    if (first == 0) has();
+    goes_on(1, 5);
+    if (first == 1) has();
+    const Lines gos = Gos();
+    ASSERT_FALSE(gos.empty());
+    EXPECT_HAS(gos.back(), "weigh=: the hosts saved this epoch at different steps");
+  }
 }
 
 TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {

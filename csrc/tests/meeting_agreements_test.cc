@@ -127,7 +127,7 @@ TEST_F(AgreementsTest, ACoordinatorThatDoesNotAnswerIsNamedAndThenGivenUp) {
     result = At(1).Wait(1, std::chrono::milliseconds(20));  // nothing is delivered
   EXPECT_EQ(AnySeconds(CapturedLines()),
             "horovod_data: [rank 0 on node0] has waited N s in distribute_dataset 'train' for reader 0 on host0, which "
-            "brings all ranks together and has not answered\n");
+            "brings all ranks together and reports which ones are missing\n");
   ASSERT_TRUE(result);
   EXPECT_EQ(result->code, kDeadlineExceeded);
   EXPECT_EQ(AnySeconds(result->message)

@@ -155,8 +155,7 @@ struct Ready {
   Progress progress = Progress::kHas;
   Turn steps;
   Outcome outcome;
-  // Weighed channels, kHas: the cost of the last of these steps, for the reader's own trainers alone. kBegins: 0. In other
-  // channels -1.
+  // Weighed channels, kHas: the cost of the last of these steps, for the reader's own trainers alone. -1: none.
   double cost = -1;
   bool lost = false;  // kEnded, kFills: because of the error in `outcome` (on_reader_error="continue")
   HVDATA_MESSAGE("READY", F(progress) F(steps) F(outcome) F(cost) F(lost))
