@@ -89,9 +89,10 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
     EXPECT_HAS(log, "step 0] broken. on_reader_error=\"continue\": " + what);
     return Sent();
   };
-  EXPECT_EQ(said(plan::Remainder::kDrop, "the epoch ends on all hosts, as at the end of a host's data; at least 1"),
+  EXPECT_EQ(said(plan::Remainder::kDrop,
+                 "the epoch is over on all hosts, as at the end of a host's data (remainder=\"drop\"); at least 1"),
             (Lines{"r0 READY e1 0,1,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
-  EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on without this reader; at least 1"),
+  EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, but the ranks of this host get no rows; at least 1"),
             (Lines{"r0 READY e1 0,2,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
 }
 

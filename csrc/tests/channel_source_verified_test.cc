@@ -72,7 +72,7 @@ TEST_F(VerifiedTest, NoNumberOfAPeersLeadsOutside) {
   }
 }
 
-TEST_F(VerifiedTest, AShareOfAnotherRankIsAltered) {
+TEST_F(VerifiedTest, AShareOfAnotherRankIsCalledSwapped) {
   OpenAndBegin(1, 9);
   Deal();
   Deal();
@@ -80,7 +80,7 @@ TEST_F(VerifiedTest, AShareOfAnotherRankIsAltered) {
   Take(1, 1, Token{1, 0}, 1);
   const auto reports = Reports();
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_HAS(reports[0].finding, "in its step 0: its share is not what the pipeline yielded for it: altered");
+  EXPECT_HAS(reports[0].finding, "in its step 0: it got another share in place of its own (swapped)");
 }
 
 // The trainer counts its shares when the END comes.
