@@ -118,8 +118,7 @@ class Options:
                 'cache="job" runs the pipeline once, so with on_reader_error="continue" an element that is lost once '
                 "would be lost in all epochs"
             )
-            to_do = 'Use on_reader_error="raise" with it: after an error the next epoch runs the pipeline again'
-            raise explained(ValueError, what, to_do)
+            raise explained(ValueError, what, 'Use on_reader_error="raise"')
 
     @property
     def cached(self) -> bool:

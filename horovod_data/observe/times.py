@@ -43,7 +43,7 @@ class Cache:
     elements: int  # of the pipeline; -2: unknown
     loaded: bool  # all rows are loaded
     failed: bool = False  # the load has failed on some host
-    freed: int = 0  # bytes that hosts kept until the channel ended
+    freed: int = 0  # bytes that hosts kept until the channel ended, or until a failed load was dropped
 
     @property
     def loading(self) -> str:

@@ -50,6 +50,7 @@ def test_a_cached_channel_that_is_refused_says_what_to_do():
     ):
         with pytest.raises(ValueError) as error:
             Options(**{"batch": "global", **wrong})
+        assert "again" not in str(error.value), "the pipeline runs once"
         assert what in str(error.value) and to_do in str(error.value), error.value
 
 
