@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "arena/write_fault.h"
 #include "base/fork.h"
 #include "base/threads.h"
 
@@ -73,7 +74,11 @@ std::shared_ptr<Region> Region::Attach(Descriptor fd, uint64_t bytes, uint64_t r
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return Refused("mmap", why);
   std::shared_ptr<Region> region(new Region(static_cast<char*>(data), bytes, Descriptor()));
-  if (read_only_from < bytes) mprotect(region->data() + read_only_from, bytes - read_only_from, PROT_READ);
+  if (read_only_from < bytes) {
+    char* const begin = region->data() + read_only_from;
+    mprotect(begin, bytes - read_only_from, PROT_READ);
+    ExplainWritesInto(begin, region->data() + bytes);
+  }
   return region;
 }
 

@@ -95,7 +95,10 @@ TEST(Region, ExplainsAWriteIntoReadOnlyMemory) {
   // A sanitizer's handler, which comes after ours, prints more.
   EXPECT_DEATH(write(attached->data() + kSize / 2), "^the memory is read-only\n");
   EXPECT_DEATH(write(attached->data() + kSize - 1), "^the memory is read-only\n");
-  EXPECT_DEATH(write(nullptr), "^([^t]|t[^h]|th[^e])*$");  // without "the"
+  const char* const nothing = "^([^t]|t[^h]|th[^e])*$";  // without "the"
+  EXPECT_DEATH(write(nullptr), nothing);
+  static const char constant[] = "read-only memory of the program";
+  EXPECT_DEATH(write(const_cast<char*>(constant)), nothing);
   write(attached->data() + kSize / 2 - 1);
 }
 
