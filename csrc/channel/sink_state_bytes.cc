@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel/sink_state_bytes.h"
 
+#include <utility>
+
 #include "wire/codec.h"
 
 namespace hvdata {
@@ -9,23 +11,37 @@ namespace {
 constexpr std::string_view kFormat = "horovod_data iterator 2";
 
 template <typename Codec, typename S>
-void StateFields(Codec* codec, S& s) {
+void FieldsBeforeLanes(Codec* codec, S& s) {
   Fields(codec, s.kind, s.epoch, s.number, s.trainers, s.tail_taken);
   codec->template List<uint32_t>(s.lanes, ~0u, 3 * sizeof(uint64_t));
-  for (auto& lane : s.lanes) Fields(codec, lane.position, lane.turn, lane.reader_state);
 }
 
 }  // namespace
 
-// Takes the state over, because each lane may have a gigabyte.
-std::string EncodeSinkState(SinkState state) {
-  size_t large = kFormat.size();
-  for (const SinkState::Lane& lane : state.lanes) large += lane.reader_state.size() + 64;
-  std::string text;
-  text.reserve(large + 64);
-  text += kFormat;
+uint64_t MostBytesOf(const SinkState& state) {
+  uint64_t bytes = kFormat.size() + 64;
+  for (const SinkState::Lane& lane : state.lanes) bytes += lane.reader_state.size() + 64;
+  return bytes;
+}
+
+void EncodeSinkState(SinkState state, const std::function<void(std::string_view)>& append) {
+  std::string text(kFormat);
   wire::Writer writer(&text);
-  StateFields(&writer, state);
+  FieldsBeforeLanes(&writer, state);
+  for (SinkState::Lane& lane : state.lanes) {
+    Fields(&writer, lane.position, lane.turn);
+    writer.Number(static_cast<uint64_t>(lane.reader_state.size()));  // as Writer::Text does
+    append(text);
+    text.clear();
+    append(std::exchange(lane.reader_state, std::string()));
+  }
+  append(text);
+}
+
+std::string EncodeSinkState(SinkState state) {
+  std::string text;
+  text.reserve(MostBytesOf(state));
+  EncodeSinkState(std::move(state), [&text](std::string_view piece) { text += piece; });
   return text;
 }
 
@@ -36,7 +52,8 @@ Outcome DecodeSinkState(std::string_view bytes, SinkState* state) {
       "one");
   if (bytes.substr(0, kFormat.size()) != kFormat) return damaged;
   wire::Reader reader(bytes.substr(kFormat.size()));
-  StateFields(&reader, *state);
+  FieldsBeforeLanes(&reader, *state);
+  for (SinkState::Lane& lane : state->lanes) Fields(&reader, lane.position, lane.turn, lane.reader_state);
   return reader.ok() && reader.rest().empty() ? Outcome() : damaged;
 }
 

@@ -2,6 +2,8 @@
 // The state of a trainer's iterator as bytes.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +12,10 @@
 
 namespace hvdata {
 
+// At least the number of bytes that EncodeSinkState() makes of the state.
+uint64_t MostBytesOf(const SinkState& state);
+// Gives the bytes piece by piece, and frees each lane's state when it has been given, because it may have a gigabyte.
+void EncodeSinkState(SinkState state, const std::function<void(std::string_view)>& append);
 std::string EncodeSinkState(SinkState state);
 // Fails with kDataLoss if this version's EncodeSinkState() has not made these bytes.
 Outcome DecodeSinkState(std::string_view bytes, SinkState* state);

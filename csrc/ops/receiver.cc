@@ -2,6 +2,7 @@
 // The receiver: a source dataset. Its elements are this rank's shares. channel/sink.h waits for them.
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -154,26 +155,29 @@ class ReceiverOp : public DatasetOpKernel {
       Outcome Write(IteratorStateWriter* writer) {
         SinkState state;
         HVDATA_RETURN_IF_ERROR(shares_.Save(&state));
-        const size_t readers = state.lanes.size();
-        const std::string bytes = EncodeSinkState(std::move(state));
-        if (bytes.size() > kMostState) {
-          return {kInvalidArgument, "the states of " + std::to_string(readers) + " readers take " +
-                                        std::to_string(bytes.size() >> 20) + " MiB together, and no more than " +
+        const uint64_t bytes = MostBytesOf(state);
+        if (bytes > kMostState) {
+          return {kInvalidArgument, "the states of " + std::to_string(state.lanes.size()) + " readers take " +
+                                        std::to_string(bytes >> 20) + " MiB together, and no more than " +
                                         std::to_string(kMostState >> 20) +
                                         " can be saved. Use a smaller prefetch=, "
                                         "smaller batches or smaller shuffle buffers"};
         }
         Tensor saved(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-        Assign(bytes, &saved.scalar<tensorflow::tstring>()());
+        tensorflow::tstring& text = saved.scalar<tensorflow::tstring>()();
+        text.reserve(bytes);
+        EncodeSinkState(std::move(state), [&text](std::string_view piece) { text.append(piece.data(), piece.size()); });
         return ToOutcome(writer->WriteTensor(prefix(), kState, saved));
       }
 
       Outcome Read(IteratorStateReader* reader) {
-        tensorflow::tstring saved;
-        if (reader->Contains(prefix(), kState))
-          HVDATA_RETURN_IF_ERROR(ToOutcome(reader->ReadScalar(prefix(), kState, &saved)));
         SinkState state;
-        HVDATA_RETURN_IF_ERROR(DecodeSinkState(saved, &state));
+        {  // Restore() may wait, and this text may have gigabytes
+          tensorflow::tstring saved;
+          if (reader->Contains(prefix(), kState))
+            HVDATA_RETURN_IF_ERROR(ToOutcome(reader->ReadScalar(prefix(), kState, &saved)));
+          HVDATA_RETURN_IF_ERROR(DecodeSinkState(saved, &state));
+        }
         return shares_.Restore(state);
       }
 
