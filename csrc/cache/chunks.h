@@ -23,6 +23,9 @@ class Chunks {
   // Copies columns into blocks. Nobody may write into the copies.
   Outcome Copy(const Columns& columns, Columns* copies);
 
+  // Gives up the open chunks. Their memory is free when no block is left.
+  void Clear() { memory_ = file_ = {}, in_memory_ = in_files_ = 0; }
+
   uint64_t limit() const { return limit_; }
   uint64_t in_memory() const { return in_memory_; }
   uint64_t in_files() const { return in_files_; }

@@ -14,7 +14,7 @@ namespace {
 Keeper::Account AccountOf(const Loading& loading) {
   const Loading::Look look(&loading);
   const bool loaded = look.over() && look.outcome().ok();
-  return {look->bytes(), look->limit(), look->steps(), look->units(), loaded, look.over() && !loaded};
+  return {look->bytes(), look->limit(), look->steps(), look->units(), loaded, look.over() && !loaded, look->freed()};
 }
 
 }  // namespace
@@ -24,7 +24,11 @@ Keeper::Keeper(std::shared_ptr<Sink> load, std::shared_ptr<Source> kept, Post* p
 
 std::shared_ptr<Loading> Keeper::Load() {
   MutexLock lock(&mu_);
-  if (!loading_) loading_ = std::make_shared<Loading>(load_, kept_->config(), kept_->world());
+  if (!loading_) {
+    // A reader of the account may be the last owner. Until then the load needs the source's configuration.
+    const auto free = [kept = kept_](Loading* loading) { delete loading; };
+    loading_.reset(new Loading(load_, kept_->config(), kept_->world()), free);
+  }
   return loading_;
 }
 
@@ -33,19 +37,34 @@ void Keeper::Deal(uint64_t epoch, uint64_t number) {
   const std::map<int, wire::Restore> restored = kept_->Begin(epoch, [cancelled] { *cancelled = true; });
   KeptDealer(kept_.get(), post_, number).Run(restored, *cancelled, [this] { return Load(); });
   kept_->End();
+  // Only the first epoch could give some rows of a load that has failed. All others need all rows.
+  if (kept_->config().shuffle) DropFailed();
   if (!trimmed_ && Read().loaded) {
     GiveBackFreeMemory(post_->arena().get());
     trimmed_ = true;
   }
 }
 
+void Keeper::DropFailed() {
+  std::shared_ptr<Loading> loading;
+  {
+    MutexLock lock(&mu_);
+    loading = loading_;
+  }
+  if (loading) loading->DropFailed();
+}
+
 void Keeper::End() {
   Account account = Read();
   account.freed += std::exchange(account.bytes, 0);
   std::shared_ptr<Loading> ended;  // its thread ends without the mutex
-  MutexLock lock(&mu_);
-  ended_ = account;
-  ended = std::exchange(loading_, nullptr);
+  {
+    MutexLock lock(&mu_);
+    ended_ = account;
+    ended = std::exchange(loading_, nullptr);
+  }
+  load_ = nullptr;
+  kept_ = nullptr;
 }
 
 Keeper::Account Keeper::Read() const {

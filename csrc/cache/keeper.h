@@ -22,7 +22,8 @@ class Keeper {
   // Deals one epoch that Source::WaitEpoch returned, and returns when it is over. Errors go to the trainers. The first
   // call starts the load.
   void Deal(uint64_t epoch, uint64_t number);
-  // Ends the load, and frees the memory. Any thread may call it when Deal has returned.
+  // Ends the load, and frees the memory. Afterwards only Read() may be called. Any thread may call it when Deal has
+  // returned.
   void End();
 
   struct Account {
@@ -30,16 +31,17 @@ class Keeper {
     uint64_t steps = 0, units = 0;  // loaded on all keepers
     bool loaded = false;            // the load is complete, so no more will come
     bool failed = false;
-    uint64_t freed = 0;  // the bytes that it kept until End()
+    uint64_t freed = 0;  // the bytes that it kept until End(), or until a failed load was dropped
   };
   // Any thread may call it, also after End().
   Account Read() const;
 
  private:
   std::shared_ptr<Loading> Load();
+  void DropFailed();
 
-  const std::shared_ptr<Sink> load_;
-  const std::shared_ptr<Source> kept_;
+  std::shared_ptr<Sink> load_;    // null after End()
+  std::shared_ptr<Source> kept_;  // null after End()
   Post* const post_;
   bool trimmed_ = false;  // the memory that the load needed besides the store is given back
 

@@ -72,7 +72,8 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
       steps = look->steps();
       const bool failed = look.over() && !look.outcome().ok();
       HVDATA_RETURN_IF_ERROR(CheckOrder(look));
-      if (!whole() && steps_.Has(next_, look->holding(), look.over() && !failed)) return {};
+      const bool has = !look->dropped() && steps_.Has(next_, look->holding(), look.over() && !failed);
+      if (has && !whole()) return {};
       if (failed) return look.outcome();
     }
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};

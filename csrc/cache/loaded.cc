@@ -87,4 +87,11 @@ void Loaded::Append(Step step) {
   bytes_ = chunks_.in_memory() + chunks_.in_files();
 }
 
+void Loaded::Drop() {
+  dropped_ = true;
+  units_.clear();
+  chunks_.Clear();
+  freed_ += std::exchange(bytes_, 0);
+}
+
 }  // namespace hvdata

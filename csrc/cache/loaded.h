@@ -33,11 +33,15 @@ class Loaded {
   // Checks a share of the load channel, and copies its units. `number`: as in Step. ResourceExhausted: there is no room.
   Outcome Check(const Columns& share, uint64_t number, Step* step);
   void Append(Step step);
+  // Frees the units, after the end of the load. What was loaded is known as before.
+  void Drop();
+  bool dropped() const { return dropped_; }
 
   const plan::Holding& holding() const { return holding_; }
   // This host's units of this load step. Nobody may write into them.
   const Columns& UnitsOf(uint64_t load_step) const { return units_[load_step]; }
   uint64_t bytes() const { return bytes_; }
+  uint64_t freed() const { return freed_; }
   uint64_t limit() const { return chunks_.limit(); }
   uint64_t steps() const { return holding_.steps(); }
   uint64_t units() const { return holding_.units(); }
@@ -52,9 +56,11 @@ class Loaded {
   const std::vector<Leaf> leaves_;
   const int keeper_;
   plan::Holding holding_;
-  Chunks chunks_;                           // only the loading thread uses it
-  std::deque<Columns> units_;               // by load step. Its elements stay where they are when it grows
-  uint64_t bytes_ = 0;                      // of all units of this host
+  Chunks chunks_;              // only the loading thread uses it
+  std::deque<Columns> units_;  // by load step. Its elements stay where they are when it grows
+  uint64_t bytes_ = 0;         // of all units of this host
+  uint64_t freed_ = 0;         // of the units that are dropped
+  bool dropped_ = false;
   std::vector<uint64_t> hashes_;            // by load step
   std::vector<std::vector<int64_t>> like_;  // by leaf: the shape of a row, if rows of different elements are joined
 };

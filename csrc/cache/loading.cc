@@ -75,6 +75,11 @@ void Loading::WaitFor(std::chrono::nanoseconds most, const std::function<bool(co
   changed_.WaitFor(&mu_, most, [&] { return mu_.AssertHeld(), over_ || enough(loaded_); });
 }
 
+void Loading::DropFailed() {
+  MutexLock lock(&mu_);
+  if (over_ && !outcome_.ok()) loaded_.Drop();
+}
+
 std::string Loading::Explain() const {
   const std::string reader = load_->Awaited(iterator_);
   MutexLock lock(&mu_);

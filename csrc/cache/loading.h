@@ -45,6 +45,8 @@ class Loading {
 
   // Waits until the load is over or `enough` is true, or for `most`.
   void WaitFor(std::chrono::nanoseconds most, const std::function<bool(const Loaded&)>& enough);
+  // Frees the units, if the load has failed.
+  void DropFailed();
   // "12 steps, 3.4 MiB loaded; next comes the share of reader 0 on node0"
   std::string Explain() const;
 

@@ -43,6 +43,9 @@ TEST_P(CacheFaults, AnErrorOfThePipelineIsOneOfEveryEpoch) {
         }
       }
       EXPECT_EQ(job.pulled(), at);
+      const Keeper::Account account = job.keeper(0).Read();
+      EXPECT_EQ(account.bytes > 0, at > 0 && !shuffle) << "rows that no epoch can have";
+      EXPECT_EQ(account.freed > 0, at > 0 && shuffle);
     }
   }
 }
