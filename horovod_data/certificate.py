@@ -171,8 +171,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line. Its exit status is 0 if the runs are equal, 1 if they differ, 2 if they can't be compared."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.certificate",
-        description="Says whether two runs delivered the same rows in the same order, epoch by epoch, or the first element "
-        "that differs. Status: 0 if they did, 1 if not, or if an epoch is complete in one run alone, 2 if a file is no certificate.",
+        description="Says for each epoch whether two runs delivered the same rows in the same order. If not, names the "
+        "first element that differs. Exit status: 0: all epochs are equal. 1: an epoch differs, or is complete in one "
+        "run alone. 2: a file is no certificate.",
     )
     parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
     parser.add_argument("second", help="... in another run")

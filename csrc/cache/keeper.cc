@@ -25,7 +25,7 @@ Keeper::Keeper(std::shared_ptr<Sink> load, std::shared_ptr<Source> kept, Post* p
 std::shared_ptr<Loading> Keeper::Load() {
   MutexLock lock(&mu_);
   if (!loading_) {
-    // A reader of the account may be the last owner. Until then the load needs the source's configuration.
+    // A thread in Read() may release the load last, after End(). So the load keeps the source, whose config it uses.
     const auto free = [kept = kept_](Loading* loading) { delete loading; };
     loading_.reset(new Loading(load_, kept_->config(), kept_->world()), free);
   }
@@ -37,7 +37,7 @@ void Keeper::Deal(uint64_t epoch, uint64_t number) {
   const std::map<int, wire::Restore> restored = kept_->Begin(epoch, [cancelled] { *cancelled = true; });
   KeptDealer(kept_.get(), post_, number).Run(restored, *cancelled, [this] { return Load(); });
   kept_->End();
-  // Only the first epoch could give some rows of a load that has failed. All others need all rows.
+  // If a shuffled load fails, only the first epoch gives rows. Every later epoch needs all rows, so it gives none.
   if (kept_->config().shuffle) DropFailed();
   if (!trimmed_ && Read().loaded) {
     GiveBackFreeMemory(post_->arena().get());

@@ -22,8 +22,8 @@ class Keeper {
   // Deals one epoch that Source::WaitEpoch returned, and returns when it is over. Errors go to the trainers. The first
   // call starts the load.
   void Deal(uint64_t epoch, uint64_t number);
-  // Ends the load, and frees the memory. Afterwards only Read() may be called. Any thread may call it when Deal has
-  // returned.
+  // Ends the load, and frees the memory. Any thread may call End() after Deal() has returned. After End() call only
+  // Read().
   void End();
 
   struct Account {
@@ -43,7 +43,7 @@ class Keeper {
   std::shared_ptr<Sink> load_;    // null after End()
   std::shared_ptr<Source> kept_;  // null after End()
   Post* const post_;
-  bool trimmed_ = false;  // the memory that the load needed besides the store is given back
+  bool trimmed_ = false;  // the memory that the load left free was given back to the system
 
   mutable Mutex mu_;
   std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch, and after End()

@@ -33,7 +33,7 @@ class Loaded {
   // Checks a share of the load channel, and copies its units. `number`: as in Step. ResourceExhausted: there is no room.
   Outcome Check(const Columns& share, uint64_t number, Step* step);
   void Append(Step step);
-  // Frees the units, after the end of the load. What was loaded is known as before.
+  // Frees the units. Call it after the end of the load. steps(), units() and HashOf() do not change.
   void Drop();
   bool dropped() const { return dropped_; }
 
@@ -56,7 +56,7 @@ class Loaded {
   const std::vector<Leaf> leaves_;
   const int keeper_;
   plan::Holding holding_;
-  Chunks chunks_;              // only the loading thread uses it
+  Chunks chunks_;              // used by the loading thread, and by Drop() after the load
   std::deque<Columns> units_;  // by load step. Its elements stay where they are when it grows
   uint64_t bytes_ = 0;         // of all units of this host
   uint64_t freed_ = 0;         // of the units that are dropped

@@ -54,8 +54,8 @@ void ReaderEpoch::LogCutShort() const {
   const uint64_t end = cut_short_->n, left_out = std::max(dealt(), end) - end + undealt_;
   if (left_out == 0 && input_ended_) return;
   Log(Where(TurnOf(*cut_short_)),
-      "remainder=\"drop\": the data of another host has ended, so this epoch has ended; " + std::to_string(left_out) +
-          " step(s) that this reader had ready are left out, and all later steps of its pipeline");
+      "remainder=\"drop\": the data of another host has ended, so this epoch has ended; this reader leaves out " +
+          std::to_string(left_out) + " step(s) that were ready, and any later steps of its pipeline");
 }
 
 void ReaderEpoch::AnswerWhys() const {

@@ -14,7 +14,8 @@ namespace hvdata {
 
 // At least the number of bytes that EncodeSinkState() makes of the state.
 uint64_t MostBytesOf(const SinkState& state);
-// Gives the bytes piece by piece, and frees each lane's state when it has been given, because it may have a gigabyte.
+// Passes the bytes to `append` piece by piece. Frees each lane's state after its piece, because the state may have a
+// gigabyte.
 void EncodeSinkState(SinkState state, const std::function<void(std::string_view)>& append);
 std::string EncodeSinkState(SinkState state);
 // Fails with kDataLoss if this version's EncodeSinkState() has not made these bytes.

@@ -66,7 +66,8 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   return Unanswered(number);
 }
 
-// Reports the wait: the coordinator may be stopped. Ends it with an error if the coordinator does not end it before.
+// Reports the wait, because the coordinator may be stopped. Returns an error if the time limit comes before the
+// coordinator's answer.
 std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return std::nullopt;

@@ -27,8 +27,8 @@ namespace {
 constexpr char kPrefix[] = "HorovodData";
 constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset: many more than any job has
 
-// The allocator for the pipeline's tensors: memory from the arena, so that trainers of the host can map it. Small tensors
-// get TensorFlow's own memory. So do all tensors when the arena is full. The allocator never waits.
+// Gives the pipeline's tensors memory from the arena, so that trainers of the host can map it. Small tensors get
+// TensorFlow's own memory, and when the arena is full, all tensors get it. The allocator never waits.
 class SharedAllocator : public tensorflow::Allocator {
  public:
   explicit SharedAllocator(ArenaPtr arena) : arena_(std::move(arena)) {}

@@ -84,8 +84,8 @@ Column Aligned(Column column);
 Block EncodedTexts(const Column& column, const std::function<Block(uint64_t)>& allocate = NewBlock);
 // Makes a column of texts in that form. `owner`: of `bytes`. False: these are not as many texts as the dims say.
 bool DecodeTexts(Dims dims, std::string_view bytes, std::shared_ptr<const void> owner, Column* column);
-// Makes a column of items that a program or a checkpoint gives, and copies them, as New(). Texts are in the form of
-// wire/strings.h. False: a column of this type and these dims has other items.
+// Copies the items of a program or a checkpoint into a column, which has memory as in New(). Texts are in the form of
+// wire/strings.h. False: the items do not fit this type and these dims.
 bool CopyOfItems(int32_t dtype, const Dims& dims, std::string_view items, const ArenaPtr& arena, Column* column);
 
 // The approximate size of a column when it is sent.

@@ -48,7 +48,8 @@ inline uint64_t Number(uint64_t epoch, int reader, uint64_t k) {
   return epoch * 1000000 + static_cast<uint64_t>(reader) * 10000 + k;
 }
 
-// Added to the number of the element that a share without rows, or of zeros, has the shape of. Alone: no element.
+// A share without rows, or of zeros, has the shape of an element. Its number is kFiller plus the element's number, or
+// kFiller alone if no element gives the shape.
 constexpr uint64_t kFiller = 1000000000;
 
 // The number is in each row of an element, with the row's own. It is also in the shape of a component without bytes.

@@ -47,7 +47,7 @@ TEST_F(GroupedTest, AnEpochMayBeOverWhenItBegins) {
   EXPECT_EQ(Sent(), Lines());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 0);
   const std::string log = LinesOf([&] { source_->End(); });
-  EXPECT_HAS(log, "0 step(s) that this reader had ready are left out, and all later steps");
+  EXPECT_HAS(log, "leaves out 0 step(s) that were ready, and any later steps");
 }
 
 // Sent at the epoch's end, when the number of this reader's steps is known.
@@ -64,7 +64,7 @@ TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
   EXPECT_EQ(
       LinesOf([&] { source_->End(); }),
       "horovod_data: [reader 1 on host1, channel train, epoch 1, step 1] remainder=\"drop\": the data of another host "
-      "has ended, so this epoch has ended; 1 step(s) that this reader had ready are left out, and all later steps of "
+      "has ended, so this epoch has ended; this reader leaves out 1 step(s) that were ready, and any later steps of "
       "its pipeline\n");
 }
 

@@ -29,8 +29,8 @@ inline std::unique_ptr<Post> PostOf(const World* world) {
   return std::make_unique<Post>(world, std::make_unique<HostLinks>(*world, Payload::kMessage, 0, alone), Post::Ways{});
 }
 
-// A thread for each member delivers the messages to it, also its own: in order from each sender and channel, at random
-// among these.
+// Each member has a thread that delivers all messages to this member. Messages of one sender and channel keep their
+// order. The order between senders and between channels is random.
 class MemberNetwork {
  public:
   using Deliver = std::function<void(int to, int from, wire::Header, BundlePtr)>;

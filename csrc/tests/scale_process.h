@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory, processor time and file descriptors that a process has used so far, its other figures, and a wait for
-// other processes that uses none.
+// Measures the memory, processor time and file descriptors of a process, and collects the figures of all processes.
+// Together() waits for other processes without using processor time.
 #pragma once
 
 #include <mpi.h>

@@ -18,7 +18,7 @@ namespace hvdata {
 // Expects that `part` stands in `text`. Otherwise it prints both.
 #define EXPECT_HAS(text, part) EXPECT_PRED_FORMAT2(testing::IsSubstring, std::string(part), std::string(text))
 
-// How many seconds a wait has lasted is the machine's affair.
+// Replaces the seconds of waits by N, because they depend on the machine.
 inline std::string AnySeconds(const std::string& text) {
   static const std::regex lasted("\\b(waited|for|within) [0-9]+ s\\b");
   return std::regex_replace(text, lasted, "$1 N s");

@@ -274,7 +274,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         return found.about["epoch"], self._steps_of(found, "step"), self._steps_of(found, "taken")
 
     def _steps_of(self, found: WholeSet, what: str) -> int:
-        """The whole steps that the delivered elements of these steps make for this number of ranks."""
+        """Converts the set's number of steps `what` to whole steps of this job's number of ranks."""
         steps = int(found.about[what])
         return steps * found.about["ranks"] // self._sets.ranks if found.about["per_rank"] else steps
 

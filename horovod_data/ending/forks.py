@@ -64,7 +64,7 @@ def _in_child() -> None:
 
 
 def _disarm(iterator: private.OwnedIterator) -> None:
-    """In the child: makes sure that the iterator is never destroyed, and that its calls raise."""
+    """In the child: keeps the iterator for ever. Makes the calls of a channel's iterator raise an error."""
     if (resource := private.resource_of(iterator)) is not None and private.is_eager(resource):
         # A reference that is never released, not even at the end of Python.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(resource))

@@ -114,7 +114,9 @@ def act_by_default(number: int) -> None:
 
 @contextlib.contextmanager
 def outlasted(numbers: list[signal.Signals]) -> Iterator[None]:
-    """In this context these signals only log a line, once for each, unless the program handles or ignores them.
+    """In this context each of these signals logs one line and does nothing else.
+
+    Except: a signal that the program handles or ignores stays as it is.
 
     Outside of the main thread it does nothing. In a forked child the signals act by default.
     """

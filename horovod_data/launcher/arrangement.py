@@ -133,5 +133,5 @@ def _check(request: Request) -> None:
         raise LaunchError(what, "Leave one of them out")
     named, readers = len(request.reader_hosts), request.readers or 0
     if named > readers:
-        what = f"--reader-hosts names {counted(named, 'host')}, but there are {readers} dedicated readers for them"
+        what = f"--reader-hosts names {counted(named, 'host')} for {counted(readers, 'dedicated reader')}"
         raise LaunchError(what, "Give --readers R, with at least one reader for each of these hosts")

@@ -29,8 +29,8 @@ _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
 _FIRST_REPEAT, _REPEAT = 5, 10
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
-# The same for a host that was just lost, if the job can go on without it. If other hosts take longer, until they have
-# answered.
+# A host that was just lost has this time, if the job can go on without it. If the other hosts answer later, the lost
+# host has their time, up to _PROBE_SECONDS.
 _LATE_SECONDS = 4.0
 _AHEAD_SECONDS = 1.0  # of the pause before an attempt, in which the launcher already asks the hosts
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer

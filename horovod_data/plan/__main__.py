@@ -113,7 +113,10 @@ def _job(given: argparse.Namespace) -> Job:
 
 
 def _plans(given: argparse.Namespace) -> tuple[list[Plan], Plan]:
-    """The layouts to compare, and the one to judge or to recommend. Without layouts, the options give the readers."""
+    """Returns the layouts to compare, and the one to judge or to recommend.
+
+    If the options give the readers, there are no layouts to compare.
+    """
     job = _job(given)
     if given.readers_per_node is not None:
         return [], judge(job, Readers(per_node=1))

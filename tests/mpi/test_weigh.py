@@ -27,7 +27,7 @@ def mean_of_means(shares):
 
 def check_steps(steps, weighs):
     """Asserts that each step's mean of means is the weighted mean of its rows, which come with their costs. Copies
-    count once. The numbers of filler rows and of no other rows are multiples of 1000."""
+    count once. Only filler rows have numbers that are multiples of 1000."""
     for step, shares in enumerate(steps):
         costs = {float(x): float(cost) for xs, costs, _ in shares for x, cost in zip(xs, costs) if x % 1000}
         if weighs == "rows":

@@ -164,7 +164,7 @@ def test_a_short_name_and_a_long_one_of_one_host():
     (Request(1, readers=-1), "--readers must be 0 or more, not -1"),
     (Request(1, readers_per_node=2), "--readers-per-node=2: a host can have one reader of its own. Use --readers-per-node=1, "
      "or --readers=R for R readers that deal to the trainers of all hosts"),
-    (Request(1, reader_hosts=("c",)), "--reader-hosts names 1 host, but there are 0 dedicated readers for them. Give --readers R"),
+    (Request(1, reader_hosts=("c",)), "--reader-hosts names 1 host for 0 dedicated readers. Give --readers R"),
     (Request(1, readers_per_node=1, reader_hosts=("c",)), "with --readers-per-node each host has its own. Leave one of them out"),
     (Request(1, readers=2, reader_hosts=("c", "d", "e")), "--reader-hosts names 3 hosts, but there are 2 dedicated readers"),
 ])  # fmt: skip

@@ -58,7 +58,7 @@ def unordered(
 
     Args:
       dataset: the pipeline, which has the options.
-      chain: the stages, or the first of them, the last one first.
+      chain: all stages, or only the first ones of the pipeline, in reverse order.
       moved: kinds of stages whose own seeds don't matter.
     """
     if dataset.options().deterministic is False and (

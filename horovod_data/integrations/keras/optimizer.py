@@ -49,8 +49,8 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes an optimizer average gradients over all ranks before it applies them.
 
-    Returns the given optimizer. Its class becomes a subclass of its class. A saved model keeps the optimizer: import
-    this module before `keras.models.load_model`.
+    Changes the class of `optimizer` to a subclass of that class, and returns `optimizer`. A saved model keeps the
+    optimizer. Import this module before `keras.models.load_model`.
 
     Gradient clipping, weight decay, averages of weights and loss scaling work as in one process (docs/frameworks.md).
 
@@ -96,7 +96,7 @@ def DistributedOptimizer(
     )
     _skip_steps_together()
     _no_xla_by_default()
-    # Not a new optimizer: not every learning rate and not every state can be made again from a configuration.
+    # Keeps the object, because a configuration can't describe every learning rate and every state.
     kind: Any = type(optimizer)
     object.__setattr__(optimizer, "__class__", _averaging_class(kind))
     optimizer._options = options
