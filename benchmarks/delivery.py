@@ -6,8 +6,9 @@
     python benchmarks/delivery.py --quick            # half a minute: tries if everything runs
     python benchmarks/delivery.py --docs             # and publish it in docs/
 
-It runs one MPI job for each number of ranks and each cycle time of Horovod. In a job, all contestants take turns. --only
-takes names of rivals.py. Needs Horovod and mpi4py. Writes delivery.json and .md to --out. Status 1: something failed.
+It runs one MPI job for each number of ranks and each cycle time of Horovod. In a job, all contestants take turns.
+--only takes names of rivals.py. Needs Horovod and mpi4py. Writes delivery.json and .md to --out. Status 1: something
+failed.
 """
 
 from __future__ import annotations

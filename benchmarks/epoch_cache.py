@@ -33,8 +33,8 @@ def yes_or_no(value: object) -> str:
 
 
 def main() -> int:
-    # rate: of each host's line, both ways. storage: MB/s for all ranks together. batch: rows of all ranks in a step, and
-    # on_one_host the same of the job on one host.
+    # rate: of each host's line, both ways. storage: MB/s for all ranks together. batch: rows of all ranks in a step,
+    # and on_one_host the same of the job on one host.
     settings = {"ranks": 4, "hosts": 2, "rate": "1gbit", "storage": 20.0, "rows": 4000, "row_bytes": 100_000, "batch": 32, "on_one_host": 64, "epochs": 8}  # fmt: skip
     quick = {"rows": 90, "row_bytes": 10_000, "storage": 4.0, "batch": 12, "epochs": 3}
     arguments = launch.parsed(__doc__, quick, limit=400.0, **settings)

@@ -4,8 +4,8 @@
     python benchmarks/even.py                        # about 3 minutes
     python benchmarks/even.py --docs                 # and publish it in docs/
 
-One process makes the batches of all ranks, and no rank trains: the time of a step is the padded size of its largest batch.
-Writes even.json and .md to --out. Status 1: even_batches misses an aim.
+One process makes the batches of all ranks, and no rank trains: the time of a step is the padded size of its largest
+batch. Writes even.json and .md to --out. Status 1: even_batches misses an aim.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def buckets(rows: tf.data.Dataset, tokens: int) -> tf.data.Dataset:
     return rows.bucket_by_sequence_length(tf.size, ends, [max(1, tokens // end) for end in [*ends, LONGEST]])
 
 
-# Each takes the lengths of the rows, the rows of a batch that has `--tokens` tokens on average, the ranks and the arguments.
+# Each takes the lengths of the rows, the rows of a batch that has `--tokens` tokens on average, the ranks and the
+# arguments.
 WAYS: dict[str, Callable[[np.ndarray, int, int, argparse.Namespace], tf.data.Dataset]] = {
     BUDGET: lambda costs, size, ranks, arguments: even(rows_of(costs), ranks, arguments, max_cost=arguments.tokens),
     "even_batches, batch_size": lambda costs, size, ranks, arguments: even(

@@ -49,7 +49,8 @@ def columns(results: list[Result]) -> dict[str, Callable[[Result], str]]:
 
 
 def main() -> int:
-    # rows: of a batch. batches: in the files, which are read again and again. parallel: calls of the parser; -1: AUTOTUNE.
+    # rows: of a batch. batches: in the files, which are read again and again. parallel: calls of the parser; -1:
+    # AUTOTUNE.
     settings = {"ranks": 4, "rows": 64, "row_bytes": 16 << 10, "batches": 128, "parallel": 0}
     quick = {"ranks": 2, "rows": 8, "row_bytes": 1 << 10, "batches": 16}
     arguments = launch.parsed(__doc__, quick, seconds=1.0, **settings)

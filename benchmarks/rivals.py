@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to feed N ranks from one pipeline: ours, and others.
 
-The steps of a way take ranks.setting.Job and a batch (ranks.setting.Batch, or one of ranks/profile_data.py). They are an
-endless generator of this rank's tensors, one per step. None: this rank takes no part. A generator that is closed frees
-what it holds.
+The steps of a way take ranks.setting.Job and a batch (ranks.setting.Batch, or one of ranks/profile_data.py). They are
+an endless generator of this rank's tensors, one per step. None: this rank takes no part. A generator that is closed
+frees what it holds.
 
 This module imports neither MPI nor TensorFlow, because the launcher reads it, too.
 """
@@ -23,8 +23,8 @@ APART = 2
 
 class Way(NamedTuple):
     name: str  # begins with "hvd." if it is an operation of Horovod
-    # "ours". "rival": it delivers, or does the work that delivery saves. "limit": it can't feed a training loop from one
-    # pipeline, and shows the limit for such ways.
+    # "ours". "rival": it delivers, or does the work that delivery saves. "limit": it can't feed a training loop from
+    # one pipeline, and shows the limit for such ways.
     kind: str
     about: str  # one line on what it does
     steps: Callable[[Any, Any], Any]

@@ -308,7 +308,8 @@ def beside_the_plan(prefetch: int) -> dict[str, Callable[[Result], str]]:
 
 def main() -> int:
     # per_host: the most ranks on a host; there are two hosts at least. rows, row_bytes: of one rank's batch.
-    # batches: of all ranks together, in an epoch. cached_hosts: of the jobs with cache="job", with two ranks on each host.
+    # batches: of all ranks together, in an epoch. cached_hosts: of the jobs with cache="job", with two ranks on each
+    # host.
     # pace_ms: a rank's sleep after each of its paced_steps. program: scale_job; "": build it.
     settings = {
         "trainers": [8, 32, 128, 256],

@@ -69,8 +69,8 @@ def part(results: list[Result], key: str) -> list[str]:
 
 
 def main() -> int:
-    # trainers: beside the readers on one host. pace, hosts_pace: seconds that a pipeline takes for a batch, on one host and
-    # over hosts. rate: of each host's line, both ways, in gbit. bytes: per rank's batch.
+    # trainers: beside the readers on one host. pace, hosts_pace: seconds that a pipeline takes for a batch, on one host
+    # and over hosts. rate: of each host's line, both ways, in gbit. bytes: per rank's batch.
     settings = {
         "readers": [1, 2, 4],
         "trainers": 2,

@@ -96,8 +96,8 @@ def allowed(results: list[Result]) -> list[str]:
 
 
 def main() -> int:
-    # least: timed steps of a round, where fewer fit in its seconds. shrink: samples and computation so many times smaller,
-    # which is no measurement.
+    # least: timed steps of a round, where fewer fit in its seconds. shrink: samples and computation so many times
+    # smaller, which is no measurement.
     settings = {"rounds": 4, "ranks": 4, "profiles": list(PROFILES), "least": 2, "shrink": 1}
     quick = {"ranks": 2, "least": 1, "shrink": 512}
     arguments = launch.parsed(__doc__, quick, **{"seconds": 1.0, "limit": 1200.0, **settings})

@@ -40,7 +40,8 @@ STARTS = {
     "tf.data": "`loader`, numpy, `tf.data` on a dedicated reader",
     "tensorflow": "`distribute_dataset`, `tf.data` on rank 0",
 }
-# Ready-made batches: the kind of each way, whether batches go from one process to all ranks, and the module that it needs.
+# Ready-made batches: the kind of each way, whether batches go from one process to all ranks, and the module that it
+# needs.
 LOADING = {
     "loader, numpy, tf.data": ("ours", True, "horovod_data"),
     "loader, torch, tf.data": ("ours", True, "torch"),
@@ -168,8 +169,8 @@ def of_loading(results: list[Result]) -> list[str]:
 
 
 def main() -> int:
-    # frames: in the files. buffer: decoded frames in a shuffle buffer. side: pixels of a frame's side. rows: frames of one
-    # rank's batch; 7 of 224 x 224 are 1 MiB. bytes: per rank's batch, ready-made.
+    # frames: in the files. buffer: decoded frames in a shuffle buffer. side: pixels of a frame's side. rows: frames of
+    # one rank's batch; 7 of 224 x 224 are 1 MiB. bytes: per rank's batch, ready-made.
     settings = {"ranks": 4, "frames": 64_000, "buffer": 16_000, "side": 224, "rows": 7, "bytes": [4 << 10, 1 << 20]}
     settings |= {"rounds": 5, "rounds_of_job": 3, "rounds_of_pipeline": 3, "rounds_of_start": 3}
     quick = {"ranks": 2, "frames": 200, "buffer": 50, "side": 32, "rows": 4, "bytes": [4 << 10]}

@@ -55,8 +55,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
 
 
 def main() -> int:
-    # bytes: per rank's batch. steps: for 4 KiB; ranks/steps.py chooses the number for larger elements. burst: 0 is as many
-    # as the window's memory holds.
+    # bytes: per rank's batch. steps: for 4 KiB; ranks/steps.py chooses the number for larger elements. burst: 0 is as
+    # many as the window's memory holds.
     settings = {
         "bytes": [4 << 10, 1 << 20],
         "ranks": [1, 4],

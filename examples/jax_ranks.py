@@ -4,8 +4,8 @@
     mpirun -np 4 python examples/jax_ranks.py
 
 One process makes the batches of all ranks. Each rank gets its own rows of a global batch, and JAX makes one global
-array of them. At the end rank 0 trains alone on the same global batches, and compares. Loss and weights must be the same
-as with one process.
+array of them. At the end rank 0 trains alone on the same global batches, and compares. Loss and weights must be the
+same as with one process.
 """
 
 import sys

@@ -3,9 +3,9 @@
 
     mpirun -np 4 python examples/token_batches.py
 
-Lengths are log-normal. Each rank gets a batch of up to 2048 tokens, so batches have different numbers of rows. In each step
-all ranks have nearly the same work (even_batches), and each row the weight of its tokens (weigh). At the end rank 0
-trains alone on the same steps, and compares the loss of every step.
+Lengths are log-normal. Each rank gets a batch of up to 2048 tokens, so batches have different numbers of rows. In each
+step all ranks have nearly the same work (even_batches), and each row the weight of its tokens (weigh). At the end rank
+0 trains alone on the same steps, and compares the loss of every step.
 """
 
 import sys

@@ -8,9 +8,9 @@
     hvdata.serve()  # a dedicated reader stays here; on trainers it does nothing
     model.fit(dataset, ...)
 
-The first use of a name loads the C++ core, and TensorFlow if the name needs it. So the launcher starts without them, and
-so do tools that look for faults in the installation. A program without TensorFlow can call init(), shutdown(), rank(),
-size(), is_reader(), is_trainer(), num_readers(), stats() and report().
+The first use of a name loads the C++ core, and TensorFlow if the name needs it. So the launcher starts without them,
+and so do tools that look for faults in the installation. A program without TensorFlow can call init(), shutdown(),
+rank(), size(), is_reader(), is_trainer(), num_readers(), stats() and report().
 """
 
 import typing as _typing

@@ -32,14 +32,14 @@ def init(
 ) -> None:
     """Makes this process part of a job, in which few processes read and all trainers get batches.
 
-    Call it instead of `hvd.init()`. It initialises MPI. On trainers it then initialises the Horovod that the program has
-    imported, `horovod.tensorflow` or `horovod.torch`. If the program has imported TensorFlow alone, init() initialises
-    `horovod.tensorflow`, if that is installed. Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers.
-    init() also works without Horovod. A program that has imported neither TensorFlow nor Horovod before this call is a
-    job without Horovod.
+    Call it instead of `hvd.init()`. It initialises MPI. On trainers it then initialises the Horovod that the program
+    has imported, `horovod.tensorflow` or `horovod.torch`. If the program has imported TensorFlow alone, init()
+    initialises `horovod.tensorflow`, if that is installed. Dedicated readers stay out of Horovod, so `hvd.size()`
+    counts trainers. init() also works without Horovod. A program that has imported neither TensorFlow nor Horovod
+    before this call is a job without Horovod.
 
-    init() may follow a plain `hvd.init()`, or `from mpi4py import MPI`, if these got MPI_THREAD_MULTIPLE. If `hvd.init()`
-    came first, `hvd.shutdown()` calls `shutdown()` before it ends Horovod.
+    init() may follow a plain `hvd.init()`, or `from mpi4py import MPI`, if these got MPI_THREAD_MULTIPLE. If
+    `hvd.init()` came first, `hvd.shutdown()` calls `shutdown()` before it ends Horovod.
 
     Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
     nothing.

@@ -20,9 +20,9 @@ STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the 
 RATE = 3e-7  # of the training
 
 # Arguments: a folder, `attempt:rank:step:SIGKILL` for each kill, the seconds for each step, and perhaps "per_rank".
-# Steps count over all epochs, and the step `end` comes after fit(). At the step of a set's name, the set is written, and
-# does not become current. At another kill the last set is whole. Every rank of an attempt writes its rows of each step,
-# and the time, to a file. Rank 0 writes the weight at the end.
+# Steps count over all epochs, and the step `end` comes after fit(). At the step of a set's name, the set is written,
+# and does not become current. At another kill the last set is whole. Every rank of an attempt writes its rows of each
+# step, and the time, to a file. Rank 0 writes the weight at the end.
 _TRAIN = program(
     f"""
 folder, kills, seconds, batch = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3]), (*sys.argv[4:], "global")[0]

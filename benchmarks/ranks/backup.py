@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """fit() with steps of a given time, with callbacks.BackupAndRestore and without, in turns.
 
-Settings: mib (a list: of the model and its optimizer), milliseconds (of a step), often (steps from one save to the next),
-saves (of a round). The step is a sleep, because a step on a GPU leaves the processor free.
+Settings: mib (a list: of the model and its optimizer), milliseconds (of a step), often (steps from one save to the
+next), saves (of a round). The step is a sleep, because a step on a GPU leaves the processor free.
 """
 
 from __future__ import annotations

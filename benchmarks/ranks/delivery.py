@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ways to deliver ready-made batches.
 
-Settings: bytes of one rank's batch (a list), only (names in rivals.py; none: all), horovod (False: the job runs without it).
+Settings: bytes of one rank's batch (a list), only (names in rivals.py; none: all), horovod (False: the job runs without
+it).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Epochs over a slow source, in one way. All ranks of all hosts share the bandwidth of the source. IN_MEMORY is another
 job: its ways have all rows in the reader's memory, and take turns.
 
-Settings: way, state (the file of a checkpoint, for SAVE and RESTORE), rows, row_bytes, batch (rows of all ranks in a step),
-  storage (MB/s of the source), epochs.
+Settings: way, state (the file of a checkpoint, for SAVE and RESTORE), rows, row_bytes, batch (rows of all ranks in a
+  step), storage (MB/s of the source), epochs.
 """
 
 from __future__ import annotations

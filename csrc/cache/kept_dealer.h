@@ -27,8 +27,8 @@ class KeptDealer {
   // `number`: of the epoch, over all runs.
   KeptDealer(Source* source, Post* post, uint64_t number);
 
-  // Deals the epoch that Source::Begin has begun, and returns when it is over. `cancelled`: no trainer needs it any more.
-  // `load` gives the keeper's load, and begins it if there is none.
+  // Deals the epoch that Source::Begin has begun, and returns when it is over. `cancelled`: no trainer needs it any
+  // more. `load` gives the keeper's load, and begins it if there is none.
   void Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled,
            const std::function<std::shared_ptr<Loading>()>& load);
 

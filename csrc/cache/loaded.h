@@ -30,7 +30,8 @@ class Loaded {
     uint64_t hash = 0;    // of what the reader's pipeline has yielded up to this step
     Columns units;        // of this host, copied into the chunks. Empty: it has none
   };
-  // Checks a share of the load channel, and copies its units. `number`: as in Step. ResourceExhausted: there is no room.
+  // Checks a share of the load channel, and copies its units. `number`: as in Step. ResourceExhausted: there is no
+  // room.
   Outcome Check(const Columns& share, uint64_t number, Step* step);
   void Append(Step step);
   // Frees the units. Call it after the end of the load. steps(), units() and HashOf() do not change.

@@ -21,8 +21,8 @@ class EpochBook {
 
   explicit EpochBook(size_t readers) : readers_(readers) {}
 
-  // Calls note(key, epoch) for the epoch of this message. `departs`: the reader has left every epoch of the channel, and
-  // sends no more messages of the channel. Then `note` is called for each recorded epoch of the channel.
+  // Calls note(key, epoch) for the epoch of this message. `departs`: the reader has left every epoch of the channel,
+  // and sends no more messages of the channel. Then `note` is called for each recorded epoch of the channel.
   template <typename Note>
   void Update(const wire::Header& header, int reader, bool departs, Note note) {
     const uint32_t channel = header.channel;

@@ -110,7 +110,8 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   if (Runs(*iterator)) CloseEpoch();
   IteratorRun run;
   run.restored = state;
-  // All keepers of a joined channel are at the same step, and their states are equal. So the job may have other keepers.
+  // All keepers of a joined channel are at the same step, and their states are equal. So the job may have other
+  // keepers.
   if (config_.joined() && !state.lanes.empty()) run.restored.lanes.assign(readers, state.lanes[0]);
   static_cast<IteratorRun&>(*iterator) = std::move(run);
   restored_ = iterator;

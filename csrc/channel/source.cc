@@ -237,8 +237,8 @@ void Source::OnSave(int trainer, uint64_t epoch, int64_t number) {
 
 void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
-  // An epoch that resumes waits for this trainer's RESTORE. An epoch that has begun without it starts at its front. Only
-  // an iterator that was saved before its first element may join such an epoch.
+  // An epoch that resumes waits for this trainer's RESTORE. An epoch that has begun without it starts at its front.
+  // Only an iterator that was saved before its first element may join such an epoch.
   const bool from_front = restore.position.n == 0 && restore.state.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->GroupTrainerName(trainer) + " restored a checkpoint into epoch " +

@@ -33,8 +33,8 @@ class Checkpoint {
   void KeepFinalStates();
 
   // Starts the input from the states that trainers restored. Without such a state it starts the input at its front, as
-  // iterator number `due` (Pipeline::Start). If the epoch is over, it does not start the input. `past`: the account of a
-  // verified channel.
+  // iterator number `due` (Pipeline::Start). If the epoch is over, it does not start the input. `past`: the account of
+  // a verified channel.
   Outcome Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption,
                  proof::Past* past);
 

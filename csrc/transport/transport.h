@@ -144,7 +144,8 @@ class Transport {
   std::vector<Queued> sending_;
   std::map<int, wire::Envelope> envelopes_;  // being filled, by destination: a rank or a porter
   std::vector<Incoming> incoming_;           // by rank
-  // How many messages with kHeaderTag were sent to each rank, came from all ranks together, and must come until the end.
+  // How many messages with kHeaderTag were sent to each rank, came from all ranks together, and must come until the
+  // end.
   std::vector<uint64_t> sent_;
   uint64_t came_ = 0, expected_ = 0;
   bool counting_ = false, counted_ = false;  // AllHaveLeft() has begun to compute `expected_`; `expected_` is known

@@ -66,7 +66,8 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
 
     Components of a mapping are in the order of its keys. These are one component:
 
-    - a list of numbers, or of texts, or of such lists if all are equally deep. All lists of one depth must have one length;
+    - a list of numbers, or of texts, or of such lists if all are equally deep. All lists of one depth must have one
+      length;
     - a tuple of texts inside of an element, because PyTorch collates texts into tuples;
     - an empty list.
 

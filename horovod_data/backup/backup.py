@@ -32,11 +32,11 @@ class Backup:
                 for batch in backup.steps(train):
                     ...  # one training step
 
-    Collective: every trainer makes it with the same arguments, and makes the same steps. On entry it restores the newest
-    set, if there is one. Then `epochs()` and `steps()` go on where that set was saved, also on another number of ranks
-    (docs/checkpoints.md has the conditions). A step has ended when the loop asks for the next batch. Sets are saved at
-    that moment: the state is copied in memory, and a thread writes it. Only whole sets are used. After an error of the
-    disk a log line says so, and the sets before stay.
+    Collective: every trainer makes it with the same arguments, and makes the same steps. On entry it restores the
+    newest set, if there is one. Then `epochs()` and `steps()` go on where that set was saved, also on another number of
+    ranks (docs/checkpoints.md has the conditions). A step has ended when the loop asks for the next batch. Sets are
+    saved at that moment: the state is copied in memory, and a thread writes it. Only whole sets are used. After an
+    error of the disk a log line says so, and the sets before stay.
 
     SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
     75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
@@ -145,8 +145,8 @@ class Backup:
         Args:
           data: a result of distribute_dataset(), perhaps with stages behind it, or of loader(). All calls get the same
             channel. Iterate over other data, such as those of a validation, without steps().
-          count: the steps of an epoch. The next call goes on where the data are, and begins the data again at their end.
-            None: an epoch is one pass over the data. Each call begins a new pass.
+          count: the steps of an epoch. The next call goes on where the data are, and begins the data again at their
+            end. None: an epoch is one pass over the data. Each call begins a new pass.
 
         It raises the errors of a Loader's state_dict() and load_state_dict() too, or of tf.train.Checkpoint.
 
@@ -154,8 +154,8 @@ class Backup:
           TypeError: `data` is something else.
           RuntimeError: outside of the `with` block. Or another call of steps() has begun meanwhile.
           ValueError: `data` has another channel than in the calls before, or one with schedule="dynamic". Or the ranks
-            save at different steps. Or the restored position is damaged. Or the number of ranks has changed, and a stage
-            behind distribute_dataset() buffers elements.
+            save at different steps. Or the restored position is damaged. Or the number of ranks has changed, and a
+            stage behind distribute_dataset() buffers elements.
         """
         if self._sets is None or self._leaving is None:
             raise explained(

@@ -27,8 +27,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     Keras' own callback of this name restores the model only. After a crash in the middle of an epoch, fit() then trains
     the first rows twice and the last rows never. With this callback fit() trains each row once.
 
-    Collective: add it on every rank. When fit() begins in a new job, the callback restores the newest set: the model and
-    optimizer of rank 0, the epoch, the step, and each rank's iterator. The new job may have another number of ranks
+    Collective: add it on every rank. When fit() begins in a new job, the callback restores the newest set: the model
+    and optimizer of rank 0, the epoch, the step, and each rank's iterator. The new job may have another number of ranks
     (docs/checkpoints.md has the conditions). A thread writes the sets while the training goes on. Only whole sets are
     used, also after SIGKILL in the middle of a write. If a set can't be written, for example because the disk is full,
     a log line says so, and the earlier sets stay.
@@ -37,8 +37,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
     The learning rate is a variable of the optimizer, so it is saved. The states of other callbacks and the sums of
-    metrics are not saved. So the logs of a resumed epoch cover only its steps in the new job. Validation data begin anew
-    in each validation.
+    metrics are not saved. So the logs of a resumed epoch cover only its steps in the new job. Validation data begin
+    anew in each validation.
 
     With Keras 3 the model must be built before fit(), as for Keras' own callback, and the backend must be TensorFlow.
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """cache="job": the processes that keep the rows, and the second channel, in which these processes are the sources.
 
-A cached channel is two channels of the core. Readers send the rows to the keepers on the first, `<name> (load)`. Keepers
-send the shares to the trainers on the second one, which the program sees. The ranks agree on each of the two, and each
-has the number of its agreement.
+A cached channel is two channels of the core. Readers send the rows to the keepers on the first, `<name> (load)`.
+Keepers send the shares to the trainers on the second one, which the program sees. The ranks agree on each of the two,
+and each has the number of its agreement.
 """
 
 from __future__ import annotations

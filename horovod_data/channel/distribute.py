@@ -110,9 +110,9 @@ def distribute_dataset(
         (x, y) becomes (x, y, weight) with a float32 weight for each row. (x, y, sample_weight), where sample_weight is
         one float tensor with an axis 0, becomes (x, y, sample_weight * weight). Anything else becomes
         (element, weight).
-      cache: "job": the pipeline runs once, and its rows (elements with batch="per_rank") stay in the memory of the job's
-        hosts. Later epochs are delivered from there (docs/slow-storage.md). Epoch 1 comes in the pipeline's order. Put
-        random augmentation behind this call, because every epoch gets the same rows.
+      cache: "job": the pipeline runs once, and its rows (elements with batch="per_rank") stay in the memory of the
+        job's hosts. Later epochs are delivered from there (docs/slow-storage.md). Epoch 1 comes in the pipeline's
+        order. Put random augmentation behind this call, because every epoch gets the same rows.
         A host keeps at most HOROVOD_DATA_CACHE_GB, by default half of the memory that is available in this call. Rows
         beyond that go to files in HOROVOD_DATA_CACHE_DIR. Without such a folder every rank raises an error.
         The data must be finite. Not with schedule="dynamic", a function with a parameter `epoch`,

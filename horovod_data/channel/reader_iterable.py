@@ -182,8 +182,8 @@ class Iterables:
         """Returns the state after the last element of next(). None: the source has no state.
 
         Before the first element, the source's own state may be that of another epoch. So the result is the state from
-        which this epoch began. None: it began without one, and a restore begins the source anew. Some sources begin anew
-        from a state of their end, so the result notes the end instead.
+        which this epoch began. None: it began without one, and a restore begins the source anew. Some sources begin
+        anew from a state of their end, so the result notes the end instead.
         """
         if self._ended:
             return pickle.dumps(tuple(Saved(None, self._yielded, True)))

@@ -14,8 +14,8 @@ class Ragged:
     """A ragged tensor, in the form of tf.RaggedTensor.from_nested_row_splits.
 
     Attributes:
-      values: an array (or torch tensor) of the values of all rows, one after the other. Its axis 0 is the innermost ragged
-        axis.
+      values: an array (or torch tensor) of the values of all rows, one after the other. Its axis 0 is the innermost
+        ragged axis.
       row_splits: one vector of int64 or int32 for each ragged axis, the outermost first. Row i of the innermost axis is
         `values[row_splits[-1][i] : row_splits[-1][i + 1]]`.
     """

@@ -2,7 +2,8 @@
 """Protects a forked child from the iterators of tf.data that it inherits.
 
 An iterator has threads, but a child has only the thread that forked. TensorFlow waits for an iterator's threads when it
-destroys the iterator, and when the program asks for an element. So a child would wait without end. Therefore in a child:
+destroys the iterator, and when the program asks for an element. So a child would wait without end. Therefore in a
+child:
 
 - The iterators that were made after init() are never destroyed.
 - Iterators and datasets of a channel raise.

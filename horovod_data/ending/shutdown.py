@@ -31,8 +31,8 @@ def shutdown() -> None:
     continue to run. At exit, Horovod ends within a second, because other ranks may wait for this rank in a collective.
 
     - A trainer sends the readers a message that it is done, and returns at once. Its iterators end. If it has an
-      audit(), all ranks together first make the report of the last epoch. If a set of Backup or BackupAndRestore is being
-      written, the call first waits for it, after an error for 3 seconds at most.
+      audit(), all ranks together first make the report of the last epoch. If a set of Backup or BackupAndRestore is
+      being written, the call first waits for it, after an error for 3 seconds at most.
     - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains,
       a log line names the trainers for which it waits, after HOROVOD_DATA_STALL_SECONDS and then each minute.
     - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts mpirun, waits for its end, and starts it again after a loss. launcher/restarts.py decides.
 
-Signals come through a pipe, so one select() waits for them and for mpirun's output. This process has one thread, because
-the kernel sends PR_SET_PDEATHSIG once for each thread of a killed process (launcher/processes.py).
+Signals come through a pipe, so one select() waits for them and for mpirun's output. This process has one thread,
+because the kernel sends PR_SET_PDEATHSIG once for each thread of a killed process (launcher/processes.py).
 """
 
 from __future__ import annotations

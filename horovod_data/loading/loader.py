@@ -51,8 +51,8 @@ def loader(
         A tf.data.Dataset.
         An iterable, such as a torch DataLoader, a Hugging Face or Grain dataset, or a list. Readers call `iter(source)`
         once for each epoch. An element is a nest (dict, list, tuple, namedtuple) of numpy arrays, torch tensors on the
-        CPU, numbers, str, bytes, lists of numbers or texts, hvdata.Ragged, hvdata.Sparse and None. All elements have the
-        structure, the types and the numbers of axes of the first one, which is made in this call. Sizes may differ.
+        CPU, numbers, str, bytes, lists of numbers or texts, hvdata.Ragged, hvdata.Sparse and None. All elements have
+        the structure, the types and the numbers of axes of the first one, which is made in this call. Sizes may differ.
         A function that returns one of these. With one parameter without a default it gets a context with the attributes
         num_input_pipelines, input_pipeline_id and num_replicas_in_sync. If the program has imported TensorFlow, that is
         a tf.distribute.InputContext. With a parameter named `epoch` the function is called for every epoch, with the

@@ -100,8 +100,8 @@ def start(
     Args:
       hosts, reader_index, trainer_index, group: the values of each rank, as in job/layout.py.
       files: the job's timeline, and its file of certificates. Empty: there is none.
-      settings: the numbers in EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there
-        until stop() has been called.
+      settings: the numbers in EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits
+        there until stop() has been called.
     """
     n = len(hosts)
     calls.check(
@@ -276,8 +276,8 @@ class Allgather:
 def channel_create(name: str, cache_folder: str, components: Sequence[Any], **options: Any) -> None:
     """Creates the channel of an agreement in this process.
 
-    `cache_folder`: as in ChannelConfig in C++. `components`: each a Component of elements/specs.py. `options`: the fields
-    of ChannelOptions.
+    `cache_folder`: as in ChannelConfig in C++. `components`: each a Component of elements/specs.py. `options`: the
+    fields of ChannelOptions.
     """
     n = len(components)
     known = [-1 if size is None else size for part in components for size in part.static or ()]

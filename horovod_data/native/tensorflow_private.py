@@ -25,8 +25,8 @@ from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
 from tensorflow.python.ops import control_flow_util
 
-# ITERATOR_CALLS: the methods of an iterator that give an element or its state. DATASET_CALL: the method of a dataset that
-# iter() calls first.
+# ITERATOR_CALLS: the methods of an iterator that give an element or its state. DATASET_CALL: the method of a dataset
+# that iter() calls first.
 ITERATOR_CALLS: tuple[str, ...] = ("_next_internal", "get_next_as_optional", "_save", "_restore")
 ITERATOR_CALLS += ("_serialize_to_tensors", "_restore_from_tensors")
 DATASET_CALL = "_apply_debug_options"
@@ -121,7 +121,8 @@ def snapshot(checkpoint: tf.train.Checkpoint) -> Callable[[str], None]:
 
     The function writes the files that checkpoint.write(prefix) would have written now.
 
-    On a CPU no value is copied: the next op that updates a variable makes a copy. Values on a GPU are copied to the CPU.
+    On a CPU no value is copied: the next op that updates a variable makes a copy. Values on a GPU are copied to the
+    CPU.
     """
     by_object, _, savers, _ = checkpoint._saver._gather_serialized_tensors()
     if savers:  # objects that write files themselves. So they write now

@@ -36,8 +36,8 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
 
     - `train/cache_bytes`: the bytes that this process keeps for its host. 0: another process keeps the host's rows.
     - `train/cache_limit`: the bytes of memory that it may take for them. The rest is in files.
-    - `train/cache_units`: on a process that keeps rows, the rows (elements with batch="per_rank") that the whole job has
-      loaded. Otherwise 0.
+    - `train/cache_units`: on a process that keeps rows, the rows (elements with batch="per_rank") that the whole job
+      has loaded. Otherwise 0.
     - `train/cache_loaded`: on a process that keeps rows, 1 if all are loaded, -1 if the load has failed. Otherwise 0.
 
     Bytes of batches that were sent to other processes, by their way:

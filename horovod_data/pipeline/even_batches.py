@@ -36,18 +36,18 @@ def even_batches(
         rows = rows.apply(hvdata.even_batches(lambda x, y: tf.size(x), ranks=n, window=4096, max_cost=16384))
         dataset = hvdata.distribute_dataset(rows, batch="per_rank")
 
-    All ranks of a step wait for the rank with the most work. This stage collects a window of rows, sorts them by cost and
-    gives each step rows of nearly equal cost. Every row comes once. The rows of a window that make no full step wait for
-    the next window. So only the last step of the data may be uneven. It has fewer batches if fewer rows remain than
-    ranks. The order depends only on the rows, the arguments and the seed. The steps of a window are shuffled, and the
-    heaviest batch of a step goes to each rank in turn. Local, not collective.
+    All ranks of a step wait for the rank with the most work. This stage collects a window of rows, sorts them by cost
+    and gives each step rows of nearly equal cost. Every row comes once. The rows of a window that make no full step
+    wait for the next window. So only the last step of the data may be uneven. It has fewer batches if fewer rows remain
+    than ranks. The order depends only on the rows, the arguments and the seed. The steps of a window are shuffled, and
+    the heaviest batch of a step goes to each rank in turn. Local, not collective.
 
     Args:
       cost: `cost(*row)`, as for `Dataset.map`, returns a scalar: what the row costs, in any unit. It is finite, and 0
         or more. With `max_cost` it is more than 0.
       ranks: the number of ranks that share a step, 1 or more: `context.num_replicas_in_sync` of the dataset function.
-      window: the number of rows that are collected, 1 or more. A wider window makes more even steps. The stage holds the
-        rows of one window, and the rows that wait, which are fewer than the rows of a step.
+      window: the number of rows that are collected, 1 or more. A wider window makes more even steps. The stage holds
+        the rows of one window, and the rows that wait, which are fewer than the rows of a step.
       max_cost: the budget of a batch: its number of rows, times the cost of its heaviest row, is at most `max_cost`. A
         batch has as many rows as fit.
       batch_size: the rows of each batch, instead of `max_cost`. The sums of costs are balanced. Only the batches of the

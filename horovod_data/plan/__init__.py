@@ -244,8 +244,8 @@ def plans(job: Job) -> list[Plan]:
     """The plans for three layouts, the simplest first: rank 0 reads; the fewest dedicated readers that suffice; a
     reader per host.
 
-    If no number of dedicated readers suffices, the second plan has the number that comes closest. If several are equally
-    close, it has the smallest of them.
+    If no number of dedicated readers suffices, the second plan has the number that comes closest. If several are
+    equally close, it has the smallest of them.
     """
     found = []
     for count in range(1, MOST_READERS + 1):

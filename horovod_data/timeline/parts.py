@@ -35,7 +35,8 @@ _path = ""  # of the JSON file, on reader 0
 class Clock(NamedTuple):
     """Reader 0's clock showed `there` when this process's clock showed `here`, in ns.
 
-    The error is at most half of `round_trip`. Two clocks drift apart by less than 0.1 ms in a second, mostly by far less.
+    The error is at most half of `round_trip`. Two clocks drift apart by less than 0.1 ms in a second, mostly by far
+    less.
     """
 
     here: int
