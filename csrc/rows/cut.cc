@@ -94,27 +94,28 @@ Outcome Cutter::CutGlobal(const Columns& element, std::vector<Columns>* shares, 
   parts.reserve(static_cast<size_t>(trainers_));
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
   const bool repeats = config_.remainder == Remainder::kRepeat;
-  std::vector<plan::Rows> cut = parts;
-  for (size_t t = 0; repeats && t < cut.size(); ++t) cut[t].padding = 0;
+  std::vector<plan::Rows> cut = parts;  // the last shares are gathered, if they get copies of rows
+  while (repeats && !cut.empty() && cut.back().padding > 0) cut.pop_back();
   shares->resize(parts.size());
   for (Columns& share : *shares) share.reserve(element.size() + 1);
   for (const Leaf& leaf : leaves_) HVDATA_RETURN_IF_ERROR(CutLeaf(leaf, element, cut, shares));
+  Columns sorted = element;
+  if (cut.size() < parts.size()) HVDATA_RETURN_IF_ERROR(SortEntries(leaves_, config_.component_names, &sorted));
   for (size_t t = 0; t < parts.size(); ++t) {
     Columns* share = &(*shares)[t];
-    if (repeats && parts[t].padding > 0) HVDATA_RETURN_IF_ERROR(Repeat(element, parts[t], share));
+    if (t >= cut.size()) HVDATA_RETURN_IF_ERROR(Repeat(sorted, parts[t], share));
     if (config_.add_weight) share->push_back(Weights(parts[t].count, parts[t].padding));
   }
   return {};
 }
 
-// Makes a share whose filler rows are copies of the element's first rows.
+// Makes a share whose filler rows are copies of the element's first rows. The element's sparse entries are sorted.
 Outcome Cutter::Repeat(const Columns& element, const plan::Rows& part, Columns* share) const {
-  Columns sorted = element;
-  HVDATA_RETURN_IF_ERROR(SortEntries(leaves_, config_.component_names, &sorted));
   std::vector<RowRef> rows;
-  for (int64_t i = 0; i < part.count; ++i) rows.push_back({&sorted, part.begin + i});
-  for (int64_t i = 0; i < part.padding; ++i) rows.push_back({&sorted, i});
-  HVDATA_RETURN_IF_ERROR(GatherRows(leaves_, rows, sorted, arena_, share, config_.component_names));
+  rows.reserve(static_cast<size_t>(part.count + part.padding));
+  for (int64_t i = 0; i < part.count; ++i) rows.push_back({&element, part.begin + i});
+  for (int64_t i = 0; i < part.padding; ++i) rows.push_back({&element, i});
+  HVDATA_RETURN_IF_ERROR(GatherRows(leaves_, rows, element, arena_, share, config_.component_names));
   ClearCosts(part.count, share);
   return {};
 }
