@@ -94,7 +94,7 @@ Outcome Cutter::CutGlobal(const Columns& element, std::vector<Columns>* shares, 
   parts.reserve(static_cast<size_t>(trainers_));
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
   const bool repeats = config_.remainder == Remainder::kRepeat;
-  std::vector<plan::Rows> cut = parts;  // the last shares are gathered, if they get copies of rows
+  std::vector<plan::Rows> cut = parts;  // without the last shares that get copies of rows: Repeat() makes them
   while (repeats && !cut.empty() && cut.back().padding > 0) cut.pop_back();
   shares->resize(parts.size());
   for (Columns& share : *shares) share.reserve(element.size() + 1);
@@ -189,7 +189,7 @@ Cutter::Model Cutter::ModelOfSpec() const {
   Model model(config_.empty_rules.size());
   for (const Leaf& leaf : leaves_) {
     Part* parts = &model[leaf.first];
-    const auto sizes_of = [&](size_t part) {  // an unknown rank counts as 1
+    const auto sizes_of = [&](size_t part) {  // an unknown number of axes counts as 1
       std::vector<int64_t> sizes = config_.shapes[leaf.first + part].value_or(std::vector<int64_t>{0});
       for (int64_t& size : sizes) size = std::max<int64_t>(size, 0);
       return sizes;

@@ -43,8 +43,8 @@ Outcome WrongAt(const Leaf& leaf, const std::vector<std::string>& names, const s
                          " can't be joined: " + what);
 }
 
-// A leaf of an element from another process. Returns what is wrong with its types and shapes, or an empty text. `like`:
-// the leaf of another element, whose types it must have.
+// Checks a leaf of an element, which another process may have sent. Returns what is wrong with its types and shapes,
+// or an empty text. `like`: the leaf of another element, whose types it must have.
 std::string WrongColumns(const Leaf& leaf, const Column* parts, const Column* like) {
   for (size_t part = 0; part < leaf.parts; ++part) {
     const Column& its = parts[part];
@@ -106,7 +106,7 @@ void CopyRuns(size_t part, const std::vector<Run>& runs, size_t bytes, const Col
 
 class Gatherer {
  public:
-  // `arena`: as for New(); nothing: makes received columns (rows/receive_memory.h).
+  // `arena`: as for New(). nullopt: columns get memory as received ones do (rows/receive_memory.h).
   Gatherer(const Columns& model, std::vector<Run> runs, std::optional<ArenaPtr> arena)
       : model_(runs.empty() ? model : *runs[0].columns), runs_(std::move(runs)), arena_(std::move(arena)) {
     for (const Run& run : runs_) rows_ += run.count;

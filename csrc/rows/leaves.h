@@ -14,7 +14,7 @@
 namespace hvdata {
 
 // The contents of a component in a share without an element (the last step of per-rank batches). Ragged and sparse
-// tensors have several components, and some of them still have values without rows.
+// tensors have several components, and some of them hold values even if the tensor has no rows.
 enum class EmptyRule : int {
   kRows = 0,        // partial: no rows; pad: zeros
   kRowSplits = 1,   // of a ragged tensor. partial: a single 0; pad: as for rank 0

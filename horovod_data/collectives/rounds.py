@@ -134,7 +134,7 @@ class Rounds:
         self.done = ended
 
     def _end(self) -> None:
-        """Raises an error of rank 0 in the last round on all ranks."""
+        """Raises on all ranks the error, if any, that rank 0 had in the last round."""
         words = None if self.failure is None else words_of(self.failure)
         if (words := self._told(f"{self._name}, end", words)[0]) is not None:
             whose = self._job.name(self._job.layout.trainers[0])

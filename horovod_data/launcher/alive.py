@@ -50,7 +50,7 @@ class Sign:
 class Watch:
     """The files of all ranks of an attempt, as the launcher sees them.
 
-    Only its own clock counts, and only while it looks. The whole job may be suspended for a time.
+    Only the launcher's clock counts, and only while the launcher runs, because the whole job may be suspended.
     """
 
     def __init__(self, folder: str, limit: float) -> None:
@@ -65,7 +65,7 @@ class Watch:
         now = time.monotonic()
         if self._limit <= 0 or now < self._next:
             return None
-        if now - self._next > self._limit / 2:  # this process did not run, or its disk hung. So may the ranks
+        if now - self._next > self._limit / 2:  # this process or its disk hung, and perhaps the ranks did, too
             self._seen.clear()
         self._next = now + seconds_apart(self._limit)
         with contextlib.suppress(OSError):
