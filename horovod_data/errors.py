@@ -15,8 +15,8 @@ Failure = TypeVar("Failure", bound=BaseException)
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _here = ""  # the `where` of this process, after it has joined the job
-# The key of an error's message without the place. An error of the core has the message in its payloads
-# (csrc/ops/status.h). An error of Python has it as an attribute.
+# The key under which an error holds its message without the place. An error of the core holds it in its payloads
+# (csrc/ops/status.h). An error of Python has an attribute of this name.
 _MESSAGE = "horovod_data.message"
 
 
@@ -125,8 +125,8 @@ def show_trace(error: BaseException) -> None:
 
 
 def show_any_text() -> None:
-    """From now on print() shows letters that stdout's encoding lacks as escapes. Such letters are in names of channels
-    and files."""
+    """From now on print() shows a letter as an escape if stdout's encoding lacks it. Names of channels and files may
+    have such letters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -138,7 +138,7 @@ KeptDealer::Held KeptDealer::Find(const KeptSteps::Step& step, const Loading::Lo
   return held;
 }
 
-// What a step leaves out depends on the number of trainers.
+// True if steps leave out rows. How many they leave out depends on the number of trainers.
 bool KeptDealer::DropsRows() const {
   return !source_->config().whole_elements && source_->config().remainder == plan::Remainder::kDrop;
 }
@@ -152,10 +152,11 @@ bool KeptDealer::IsPastAlike() const {
   return restored_->alike && restored_->trainers == static_cast<uint64_t>(world_.group_trainer_count());
 }
 
-// Verified: earlier runs have delivered the positions before `past_`. This load has their rows, too.
+// In a verified channel: accounts for the positions before `past_`, which earlier runs have delivered. This load has
+// their rows, too.
 Outcome KeptDealer::AccountForPast(const std::atomic<bool>& cancelled) {
   ChannelConfig config = source_->config();
-  if (DropsRows()) config.remainder = plan::Remainder::kPartial;  // of the rows that the earlier runs have delivered
+  if (DropsRows()) config.remainder = plan::Remainder::kPartial;  // below, rows are dropped as by the earlier runs
   const PieceMaker delivered(config, world_, post_);
   for (uint64_t at = 0; at < past_;) {
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};

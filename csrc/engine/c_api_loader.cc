@@ -28,8 +28,8 @@ struct hvdata_iterator {
   std::vector<hvdata_column> given;
 
   ~hvdata_iterator() { Clear(); }
-  // Releases the columns of the last share that the program has not taken over. A signal's handler may have raised
-  // first.
+  // Releases those columns of the last share that the program has not taken over. A signal's handler may have raised an
+  // exception before the program could.
   void Clear();
 };
 
@@ -163,8 +163,8 @@ void hvdata_iterator_drop(hvdata_iterator* iterator) {
   if (uses) WithEngine([&](Engine& engine) { engine.UnuseChannel(channel); });
 }
 
-// Frees the owner of a share's column, and the column's memory with its last owner. Any thread may call it, also after
-// hvdata_stop.
+// Frees one owner of a share's column. The column's memory is freed with its last owner. Any thread may call this,
+// also after hvdata_stop.
 void hvdata_release(void* owner) {
   if (InForkedChild()) return;  // the memory belongs to the parent, too
   (void)Run([&] { delete static_cast<Owner*>(owner); });

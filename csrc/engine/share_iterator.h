@@ -28,7 +28,8 @@ class ShareIterator {
   // Passes the columns of the next share to `take`, or sets *end. If `take` fails, the share counts as taken, and the
   // iterator is broken. An error that names no place gets this rank and the channel.
   using Take = std::function<Outcome(const Columns&)>;
-  // From this call on the caller may call `cancel`, until Next calls *end.
+  // Next calls the caller's function once, before it waits. The function gets `cancel`, and sets *end to a function.
+  // The caller may call `cancel` until Next calls that function.
   using WhileCancellable = std::function<Outcome(std::function<void()> cancel, std::function<void()>* end)>;
   Outcome Next(const Take& take, bool* end, const WhileCancellable& cancellable = nullptr);
   bool over() const;  // it has returned its end, or the epoch's error

@@ -52,8 +52,8 @@ class Inbox {
   // Called on a porter that has got messages from `source` for `member`, a rank of its host. The messages' labels name
   // `source`.
   virtual void PassOn(int source, int member, wire::Envelope envelope) = 0;
-  // Delivers the messages that came by all ways. True if it delivered something. Called after every nap, but at most
-  // once in a millisecond.
+  // Delivers all messages that have come, by MPI or by another way. True if it delivered something. Called after every
+  // nap, but at most once in a millisecond.
   virtual bool Fetch() = 0;
   // The name of a member, for texts.
   virtual std::string Name(int member) const = 0;

@@ -63,8 +63,8 @@ tensorflow::Allocator* ArenaAllocator(const ArenaPtr& arena) {
   return allocator;
 }
 
-// Stages that pass on the elements of their inputs, by the name of their op up to "Dataset". If a pipeline has another
-// stage, the reader's own share is copied, and TensorFlow rewrites the pipeline.
+// Stages that pass on the elements of their inputs. Each is named as its op, without "Dataset" and what follows it. If
+// Passes() refuses a stage, the reader's own share is copied, and TensorFlow rewrites the pipeline.
 constexpr std::array<std::string_view, 9> kPassing = {
     "Concatenate", "MaxIntraOpParallelism", "Model", "Options", "Repeat", "PrivateThreadPool", "Root", "Shard", "Skip"};
 // Stages that may stop before the end of an input.

@@ -38,10 +38,10 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
         arrays, tensors, numbers and texts.
-      key: what identifies a row. None: its content, along axis 0 if all components have an axis 0 of the same length.
-        Otherwise the name or place of a component (`"id"`, `1`), a tuple of these (`(0, "id")` for `element[0]["id"]`),
-        or a function of the element. The key has one entry for each row along axis 0. If it is a single value, the
-        element is one row.
+      key: what identifies a row. None: the row's content. The rows lie along axis 0 if all components have an axis 0
+        of the same length. If not, the element is one row. Any other key is the name or place of a component (`"id"`,
+        `1`), a tuple of these (`(0, "id")` for `element[0]["id"]`), or a function of the element. It has one entry for
+        each row along axis 0. If it is a single value, the element is one row.
       reference: the expected rows, which rank 0 reads once, in this call. Other ranks may pass None. It is a number of
         rows; or keys, if `key` is given (a set, range, list or 1-d array of whole numbers or texts); or a dataset or
         another iterable of elements; or a function that returns one of these. None: missing rows are unknown.
@@ -53,8 +53,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
       On a dedicated reader, which takes no part: the argument itself.
 
     Raises:
-      TypeError, ValueError: an argument is wrong, or the ranks disagree. Every rank raises it, with the rank that
-        caused it.
+      TypeError, ValueError: an argument is wrong, or the ranks disagree. Every rank raises it, and its text names
+        the rank that caused it.
       RuntimeError: before init(), after shutdown(), inside tf.function, or in a TF1 graph.
       Errors of the reference: on rank 0 as they are. On other ranks an error of the same class that quotes them.
       tf.errors.UnavailableError: a rank has departed.
@@ -112,7 +112,7 @@ def _check_loader(given: Any) -> None:
 
 
 def _checked_key(key: Any, given: Any) -> Any:
-    """The key, with its places as Python's own numbers."""
+    """The key. Places that were given as numpy numbers become Python ints."""
     if key is not None and not callable(key):
         given_steps = key if isinstance(key, tuple) else (key,)
         steps = tuple(one if isinstance(one, str) else whole(one) for one in given_steps)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectives of the trainers of an audit. Calls with the same label are matched, so a thread may make them.
+"""The collectives of the trainers of an audit.
+
+Calls are matched by their label, so a thread may make them while the program makes other calls.
 
 An all-to-all is a scatter from each rank, in rank order. MPI's Alltoallv would send the same bytes: each key once, to
 the rank that counts it. But a late or departed rank would block it forever. A scatter ends with an error that names the

@@ -42,7 +42,7 @@ class Backup:
     75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
     If the block ends without an error, the sets are removed. Sets in the directory of the launcher stay until the job's
-    normal end. If the launcher starts the job again before, the block makes no steps.
+    normal end. If the launcher starts the job again before that, the block makes no steps.
 
     Attributes:
       step: the number of steps that were made, over all epochs and all starts of the job.
@@ -92,7 +92,7 @@ class Backup:
         self._data: Any = None  # what steps() got
         self._channels: list[str] = []  # of it
         self._running: Any = None  # identifies the newest call of steps()
-        self._iterator: Any = None  # of it; None: no epoch is running
+        self._iterator: Any = None  # the iterator over `_data`. None: no epoch is running
 
     def __enter__(self) -> Backup:
         """Restores the newest set. Collective. If one rank raises an error, all ranks raise it.
@@ -145,7 +145,7 @@ class Backup:
         Args:
           data: a result of distribute_dataset(), perhaps with stages behind it, or of loader(). All calls get the same
             channel. Iterate over other data, such as those of a validation, without steps().
-          count: the steps of an epoch. The next call goes on where the data are, and begins the data again at their
+          count: the steps of an epoch. The next call goes on where this one stopped, and begins the data again at their
             end. None: an epoch is one pass over the data. Each call begins a new pass.
 
         It raises the errors of a Loader's state_dict() and load_state_dict() too, or of tf.train.Checkpoint.
@@ -264,7 +264,7 @@ class Backup:
             torch: Any = sys.modules.get("torch")
             with open(os.path.join(folder, _OBJECTS), "wb") as file:
                 try:
-                    # Protocol 5 writes arrays without a copy, which would keep the other threads waiting.
+                    # Protocol 5 writes arrays without a copy. A copy would keep the other threads waiting.
                     pickle.dump(said, file, 5) if torch is None else torch.save(said, file)
                 except RuntimeError as error:  # on a full disk torch raises it while it handles the OSError
                     raise error.__context__ if isinstance(error.__context__, OSError) else error
@@ -300,7 +300,7 @@ class Backup:
 
 
 def _other_objects(why: str) -> Exception:
-    what = f"Backup has restored other objects than these: {why}"
+    what = f"Backup can't restore the newest set: {why}"
     return explained(ValueError, what, "Use the same objects, or another directory")
 
 

@@ -32,7 +32,7 @@ def leaves(nest: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def called(name: str) -> str:
-    """What a text calls the leaf to which leaves() gives this name."""
+    """The words for a leaf in a text. `name`: the leaf's path, from leaves()."""
     return f"component {name}" if name.startswith(("[", ".")) else name
 
 
@@ -46,7 +46,7 @@ def _filled(nest: Any, rest: Iterator[Any]) -> Any:
         return nest
     if isinstance(nest, dict):
         by_key = {key: _filled(nest[key], rest) for key in sorted(nest)}
-        items = [(key, by_key[key]) for key in nest]  # in the order of the keys
+        items = [(key, by_key[key]) for key in nest]  # in the dict's own order, not sorted
         if isinstance(nest, collections.defaultdict):
             return collections.defaultdict(nest.default_factory, items)
         return type(nest)(items)

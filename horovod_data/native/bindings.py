@@ -161,7 +161,7 @@ def hush(on: bool) -> None:
     calls.call("hush", int(on))
 
 
-# Makes MPI_Finalize, if the program calls it, first call the C function at this address.
+# If the program calls MPI_Finalize, that call first calls the C function at this address.
 on_finalize = calls.checked("on_finalize")
 
 

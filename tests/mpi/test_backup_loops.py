@@ -264,14 +264,14 @@ def test_errors(hvdata, comm, folder):
         with hvdata.Backup(folder, weights=Weights()) as backup:
             return backup
 
-    text = "other objects than these: the set has counter, weights, and this run weights. Use the same objects"
+    text = "can't restore the newest set: the set has counter, weights, and this run weights. Use the same objects"
     raises_everywhere(comm, other_objects, ValueError, text)
 
     def another_shape():
         with hvdata.Backup(folder, every=3, seconds=None, weights=Weights(), counter=tf.Variable([0, 0])) as backup:
             return backup
 
-    raises_everywhere(comm, another_shape, ValueError, "other objects than these: .*shape")
+    raises_everywhere(comm, another_shape, ValueError, "can't restore the newest set: .*shape")
 
     results(comm, lambda: job(hvdata, data, folder + "-damaged", stop=5))
     comm.barrier()

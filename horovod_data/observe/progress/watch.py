@@ -81,7 +81,7 @@ class Watch:
                 if bindings.state() is not bindings.State.RUNNING:
                     return
                 self._show()
-            for _ in range(2):  # an epoch is over when the second look finds no more time in it
+            for _ in range(2):  # an epoch is over if its time has not grown since the look before
                 if bindings.state() is bindings.State.RUNNING:
                     self._show()
         except (OSError, ValueError):  # stderr is closed
