@@ -61,7 +61,7 @@ def init(
         - The job was started with another MPI than the library was built for.
         - MPI can't be used from several threads.
         - multiprocessing has started this process, and the program calls init() when it is imported.
-        - This process may open too few files.
+        - This process is not allowed to open enough files.
         - The ranks disagree.
         - Horovod was initialised for other processes.
         - The program has imported `horovod.tensorflow` and `horovod.torch`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that a reader or a porter, the lender, shares with trainers of its host. Only the lender allocates. No call
-// waits for another process.
+// Memory that one process, the lender, shares with trainers of its host. The lender is a reader or a porter. Only the
+// lender allocates. No call waits for another process.
 #pragma once
 
 #include <chrono>

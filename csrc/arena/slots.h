@@ -12,7 +12,8 @@ class Slots {
  public:
   static constexpr uint32_t kCount = 1u << 18;
 
-  // Memory of zeros has no uses and an empty list, because the list stores slot numbers plus one.
+  // Memory that is all zeros means: no slot has uses, and the list is empty. The list stores slot numbers plus one, so
+  // that 0 can mean its end.
   Slots() = default;
 
   void Begin(uint32_t slot) { slots_[slot].uses.store(1, std::memory_order_relaxed); }

@@ -44,8 +44,8 @@ inline void CheckLocks(bool, const char*) {}
 class HVDATA_THREADS(capability("mutex")) Mutex {
  public:
   // A thread that holds a lock may take only locks of a later order. Tests check this rule with CheckLocks().
-  // Only kBefore has no place in the order. Its holder may wait and handle messages, and AfterUnlock does not wait for
-  // it.
+  // Only a lock with kBefore has no place in the order. A thread that holds it may wait and handle messages, and
+  // AfterUnlock() does not wait until it is released.
   enum Order : unsigned { kState, kMail, kLast, kBefore };
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());

@@ -19,8 +19,8 @@
 
 namespace hvdata {
 
-// The start time of process `pid` in clock ticks since boot. 0: this process can't see `pid`. It has ended, or is in
-// another pid namespace.
+// The start time of process `pid` in clock ticks since boot. 0: this process can't see process `pid`, which has ended
+// or is in another pid namespace.
 inline uint64_t ProcessStartTime(int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

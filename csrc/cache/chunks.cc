@@ -53,7 +53,7 @@ std::shared_ptr<char> MapFile(const std::string& directory, uint64_t size) {
   return errno != 0 ? nullptr : Map(size, fd.get());
 }
 
-// Copies the items of a column, and behind the items of texts their bytes.
+// Copies the items of a column. If the items are texts, their bytes stand behind the items.
 void CopyTo(const Column& column, char* to) {
   const uint64_t size = column.memory.size;
   if (!column.texts()) {

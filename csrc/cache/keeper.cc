@@ -37,7 +37,8 @@ void Keeper::Deal(uint64_t epoch, uint64_t number) {
   const std::map<int, wire::Restore> restored = kept_->Begin(epoch, [cancelled] { *cancelled = true; });
   KeptDealer(kept_.get(), post_, number).Run(restored, *cancelled, [this] { return Load(); });
   kept_->End();
-  // If a shuffled load fails, only the first epoch gives rows. Every later epoch needs all rows, so it gives none.
+  // If the load of a shuffled channel fails, only the first epoch gives rows. A later epoch gives no rows, because it
+  // would need the rows of the whole load. So the loaded rows are freed.
   if (kept_->config().shuffle) DropFailed();
   if (!trimmed_ && Read().loaded) {
     GiveBackFreeMemory(post_->arena().get());

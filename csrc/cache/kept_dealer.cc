@@ -143,7 +143,7 @@ bool KeptDealer::DropsRows() const {
   return !source_->config().whole_elements && source_->config().remainder == plan::Remainder::kDrop;
 }
 
-// True if this keeper can compute what earlier runs have delivered. All of them must have been verified.
+// True if this keeper can compute what earlier runs have delivered. All earlier runs must have been verified.
 bool KeptDealer::IsPastKnown() const {
   return source_->config().verify && restored_ && restored_->verified && (restored_->alike || !DropsRows());
 }
@@ -156,7 +156,7 @@ bool KeptDealer::IsPastAlike() const {
 // their rows, too.
 Outcome KeptDealer::AccountForPast(const std::atomic<bool>& cancelled) {
   ChannelConfig config = source_->config();
-  if (DropsRows()) config.remainder = plan::Remainder::kPartial;  // below, rows are dropped as by the earlier runs
+  if (DropsRows()) config.remainder = plan::Remainder::kPartial;  // the loop drops what the earlier runs dropped
   const PieceMaker delivered(config, world_, post_);
   for (uint64_t at = 0; at < past_;) {
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
@@ -243,8 +243,8 @@ std::string KeptDealer::Mode() const {
          (config.shuffle ? ", shuffle=True, seed=" + seed : ", shuffle=False");
 }
 
-// Until CheckOrder() has checked the load, it may have fewer steps than the restored state. So the result is that
-// state.
+// Until CheckOrder() has checked the load, the load may have fewer steps than the restored state. Until then, the
+// result has the steps of the restored state.
 KeptState KeptDealer::State() const {
   KeptState state;
   state.mode = Mode(), state.number = number_;

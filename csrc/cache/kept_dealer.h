@@ -63,7 +63,7 @@ class KeptDealer {
   KeptSteps steps_;
   const PieceMaker pieces_;
   uint64_t next_ = 0;                  // the position of the next step
-  uint64_t past_ = 0;                  // the account still lacks the positions before this one, of earlier runs
+  uint64_t past_ = 0;                  // earlier runs dealt what is before this position; the account still lacks it
   std::optional<KeptState> restored_;  // the epoch resumes from it
   bool checked_ = false;               // the load has the order of `restored_`
 };

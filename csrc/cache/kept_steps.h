@@ -28,7 +28,7 @@ class KeptSteps {
     int64_t dropped = 0;  // units that no trainer gets
     bool deals = false;   // false: no trainer gets anything
   };
-  // The step at this position. Nothing: the epoch ends there, as far as it is loaded.
+  // The step at this position. Returns nothing if what is loaded ends before this position.
   std::optional<Step> At(uint64_t position, const plan::Holding& holding) const {
     Step step;
     step.position = position;
@@ -49,8 +49,8 @@ class KeptSteps {
     step.deals = plan::MakesStep(step.units, trainers_, config_.remainder);
     return step;
   }
-  // True if the loaded units are enough for the step at this position, or it is known that there is none. `whole`:
-  // everything is loaded.
+  // True if the loaded units are enough for the step at this position, or if it is known that there is no such step.
+  // `whole`: everything is loaded.
   bool Has(uint64_t position, const plan::Holding& holding, bool whole) const {
     if (whole || shuffled()) return whole;
     if (!config_.whole_elements) return position < holding.steps();

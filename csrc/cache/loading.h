@@ -29,7 +29,7 @@ class Loading {
   Loading(const Loading&) = delete;
   Loading& operator=(const Loading&) = delete;
 
-  // What is loaded, with the mutex held during the object's life.
+  // Gives access to what is loaded. A Look holds the mutex as long as it lives.
   class Look {
    public:
     explicit Look(const Loading* loading) UNCHECKED : lock_(&loading->mu_), loading_(loading) {}

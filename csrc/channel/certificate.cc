@@ -46,8 +46,9 @@ const char* Remainder(const proof::Report& report) {
   return kNames[std::min<size_t>(report.mode[2], 3)];
 }
 
-// Returns the number of rows in the first elements that are equal in both reports. A few elements may follow, because
-// `remainder` may have dropped some. If more follow, the result is 0.
+// Compares the elements of two reports, from the first one on, and returns the number of rows in those that are equal.
+// After the equal elements each report may have a few others, because `remainder` may have dropped some. If a report
+// has more than a few others, the result is 0.
 uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   const size_t shorter = std::min(a.listed.size(), b.listed.size()),
                longer = std::max(a.listed.size(), b.listed.size());

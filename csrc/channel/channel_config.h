@@ -49,10 +49,11 @@ struct ChannelConfig : ChannelOptions {
   std::vector<std::string> component_names;  // for error texts: "['image']", ...
   std::vector<int> empty_rules;              // rows/leaves.h
   std::vector<int> dtypes;                   // rows/column.h
-  // Of a ragged tensor's splits whose rows all have one length: that length. Otherwise -1.
+  // If the component is the splits of a ragged tensor, and all rows of these splits have the same length: this length.
+  // Otherwise -1.
   std::vector<int64_t> row_lengths;
-  // The shapes, as far as they are known. -1 is an unknown size, nullopt an unknown rank. The entry of a sparse
-  // tensor's dense shape is the shape that it describes.
+  // The shapes, as far as they are known. -1 is an unknown size, nullopt an unknown rank. If the component is the dense
+  // shape of a sparse tensor, its entry is the shape of the sparse tensor.
   std::vector<std::optional<std::vector<int64_t>>> shapes;
 };
 

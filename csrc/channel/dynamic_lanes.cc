@@ -92,7 +92,7 @@ class DynamicLanes : public Lanes {
  private:
   struct Lane {
     bool open = false, closed = false, ended = false;
-    bool recalling = false, recalled = false;  // the recall is not answered yet; there has been a recall
+    bool recalling = false, recalled = false;  // recalling: the answer has not come yet; recalled: it has come
     uint64_t taken = 0, limit = 0, served_at = 0;
     std::deque<Step> held;  // sent and not acknowledged: lane steps taken .. taken + held.size()
 

@@ -66,8 +66,8 @@ class Lanes {
   virtual void Finish(Outcome outcome) = 0;
   // Gated lanes send a step only when all groups have it. Allow() allows steps up to this one.
   virtual void Allow(DealtStep) {}
-  // Gated lanes, when the input has ended: the other groups may have more steps. In each of these the trainers get the
-  // shares of this one. If it has no shares, this group sends none of these steps.
+  // Gated lanes, when the input has ended: the other groups may have more steps. In each of these steps the trainers of
+  // this group get the shares of the given step. If the given step has no shares, this group sends none of these steps.
   virtual void Fill(Step) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes: called instead of Finish. The epoch ends before this step for all groups, even if this group has more
   // steps.
@@ -100,7 +100,7 @@ class Lanes {
   // these trainers must give credit before HasCredit is true. Dynamic: empty until the input has ended, because credit
   // of any lane is enough.
   virtual std::vector<int> WaitsFor(int trainer, uint64_t steps) const = 0;
-  // Static: the limit that such a trainer must reach, in steps of its lane.
+  // Static: the limit that a trainer of WaitsFor() must reach, in steps of its lane.
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
   // Gated lanes: steps before this one are not sent any more.
   virtual DealtStep Oldest() const { return {}; }

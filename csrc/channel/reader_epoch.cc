@@ -253,7 +253,7 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   Outcome lost;
   if (of_pipeline && config_.on_error_continue && world_.readers.size() > 1 && !all_have_left) {
     LogLost(outcome);
-    // Trainers of several readers need the error, because all readers may fail.
+    // If the readers take turns, the trainers need the error, because all readers may fail.
     lost_ = takes_turns();
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }

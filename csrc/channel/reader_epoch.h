@@ -48,7 +48,9 @@ inline bool SharesTail(const ChannelConfig& config, const World& world) {
 // it.
 struct Leftover {
   Step share;
-  Step filler;  // an empty or padding share of the same shape, of no element; without shares if it can't be made
+  // An empty or padding share of the same shape, which contains no element. The Step has no shares if the filler can't
+  // be made.
+  Step filler;
 };
 
 // The values that a reader keeps from one epoch to the next.
@@ -85,8 +87,8 @@ class ReaderEpoch : private LaneOutput {
   void LogStall(double seconds) const;
   // Call it before the dealer pulls the next step.
   void Pull();
-  // Call it while the dealer pulls: explains why the step does not come, instead of the dealer's pipeline.
-  // `moved`: grows while the work for the step goes on.
+  // Call it while the dealer pulls. `why`: the reason why the step does not come. Explain() then gives this reason,
+  // instead of a text about the pipeline. `moved`: grows while the work for the step goes on.
   void PullsFrom(std::string why, uint64_t moved) { pulls_from_ = std::move(why), moved_ = moved; }
   uint64_t moved() const { return pulling_ ? moved_ : 0; }
   void Deal(Step step);
@@ -238,7 +240,7 @@ class ReaderEpoch : private LaneOutput {
   std::vector<Leftover> leftovers_;
   std::string no_filler_;                  // the reason why this reader can't make fillers
   std::optional<DealtStep> cut_short_;     // another reader has ended the epoch at this step
-  std::map<uint64_t, double> costs_;       // weighed channels of coordinated readers: of all trainers' rows, by step
+  std::map<uint64_t, double> costs_;       // weighed channels of coordinated readers: by step, the cost of all its rows
   uint64_t undealt_ = 0;                   // steps that came too late to be dealt
   int64_t dropped_ = 0, all_dropped_ = 0;  // rows or elements: not logged yet; of the whole epoch
   uint64_t stepless_ = 0;

@@ -302,8 +302,8 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     if (current) {
       epoch_->OnVerified(verified->outcome);
     } else if (!verified->outcome.ok() && header.epoch > failed_epoch_) {
-      // This rank has closed that epoch, or has not opened it. Next() returns the error, in the epoch open then. If
-      // this rank has already raised an error of that epoch, its program knows that the epoch has failed.
+      // This rank has closed that epoch, or has not opened it. Next() will return the error, whichever epoch is open by
+      // then. If this rank has already raised an error of that epoch, its program knows that the epoch has failed.
       failed_epoch_ = header.epoch;
       late_verdict_ = verified->outcome;
     }

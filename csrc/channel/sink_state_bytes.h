@@ -12,7 +12,7 @@
 
 namespace hvdata {
 
-// At least the number of bytes that EncodeSinkState() makes of the state.
+// An upper bound for the number of bytes that EncodeSinkState() makes of the state.
 uint64_t MostBytesOf(const SinkState& state);
 // Passes the bytes to `append` piece by piece. Frees each lane's state after its piece, because the state may have a
 // gigabyte.

@@ -149,7 +149,7 @@ class StaticLanes : public Lanes {
 
   struct Lane {
     bool open = false, closed = false, ended = false;
-    Position skip_to;                         // the trainer took the elements before it in an earlier run
+    Position skip_to;                         // in an earlier run the trainer took the elements before this position
     uint64_t skipped = 0;                     // the lane's own step 0 is dealt step `skipped`
     uint64_t sent = 0, taken = 0, limit = 0;  // in dealt steps
     std::deque<const Step*> behind_end;       // leftovers: the lane's steps from end_ on

@@ -124,9 +124,9 @@ TrainerEpoch::Next TrainerEpoch::TakeJoined(Arrival* arrival, Outcome* outcome) 
   return Next::kShare;
 }
 
-// All shares are taken. A verified epoch is over when all ranks have taken theirs. So this rank waits for the verdict,
-// and every rank raises an error of the epoch. A rank that never reaches its end must not delay the other ranks, so the
-// wait is short.
+// This rank has taken all its shares. A verified epoch is over when all ranks have taken theirs. So this rank waits for
+// the verdict. If the verdict is an error, every rank raises it. The wait is short, because a rank that never reaches
+// the end of the epoch must not delay the other ranks.
 TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
   constexpr double kSeconds = 3;
   if (!config_.verify || !outcome->ok()) return Next::kEnd;

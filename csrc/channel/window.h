@@ -2,10 +2,10 @@
 // How many steps a rank asks for ahead: a fixed number, or prefetch="auto". Not thread-safe.
 //
 // The auto window starts at 2 steps. It doubles when the rank waits with a full window. It also doubles when the rank
-// consumes a window in under 1 ms. Otherwise waking the reader would cost as much as the steps themselves. The window's
-// shares take at most a given number of bytes, but 2 steps are always allowed. Under `dynamic` a share that one
-// rank has asked for can't go to another rank. So there the window is at most the number of steps that the rank
-// consumes in 5 ms. The window decides when a share is sent. It never decides which share is sent.
+// consumes a window in under 1 ms, because with such a small window, waking the reader would cost as much as the steps
+// themselves. The window's shares take at most a given number of bytes, but 2 steps are always allowed. Under `dynamic`
+// a share that one rank has asked for can't go to another rank. So there the window is at most the number of steps that
+// the rank consumes in 5 ms. The window decides when a share is sent. It never decides which share is sent.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +48,8 @@ class Window {
   static constexpr uint64_t kForgets = 64;
   static constexpr int64_t kForgetsSteps = 8;
 
-  // A new width takes effect only after that many steps. So the window doubles at most once in this time. At an epoch's
-  // beginning only a faster pipeline would help.
+  // A new width of n steps takes effect only after n steps. So the window doubles only after n steps with this width.
+  // The count begins again with each epoch: if a rank waits at the beginning, only a faster pipeline would help.
   void Widen() {
     if (taken_ < width_ || width_ > MostSteps()) return;
     width_ = std::min(2 * width_, kMost);

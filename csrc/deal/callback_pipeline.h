@@ -27,7 +27,7 @@ struct hvdata_column {
 };
 
 // A source in Python. Its functions are called on the thread of hvdata_deal. They return 0. After an error a function
-// calls hvdata_input_failed(), and returns the code that it has passed.
+// first passes a code to hvdata_input_failed(), and then returns the same code.
 struct hvdata_input {
   // Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0.
   int (*start)(uint64_t number);
@@ -43,7 +43,7 @@ struct hvdata_input {
 
 namespace hvdata {
 
-// This thread's function of an hvdata_input returns `code`, because of this failure.
+// A function of an hvdata_input calls this on its own thread before it returns `code`. `message`: why it has failed.
 void InputFailed(int code, std::string message);
 
 class CallbackPipeline : public Pipeline {

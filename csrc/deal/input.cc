@@ -50,8 +50,8 @@ std::vector<uint64_t> Input::TakeHashes(uint64_t* first) {
   return std::exchange(hashes_, {});
 }
 
-// Floating-point numbers may differ in their last bits between processors of different kinds. So samples leave them
-// out, unless there is nothing else.
+// Floating-point numbers may differ in their last bits between processors of different kinds. So a hash of samples
+// leaves these columns out, unless the element has nothing else.
 uint64_t Input::HashOf(const Columns& element) const {
   if (division_.varies) return 0;
   uint64_t hash = 0;

@@ -63,11 +63,11 @@ class Input {
   // passed `check`, because the state may belong to another pipeline, with elements in its buffers.
   using Check = std::function<Outcome(const Columns&)>;
   Outcome StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check);
-  // Elements with their numbers. Next returns them before the elements of the pipeline.
+  // Takes elements with their numbers. Next returns these elements before the elements of the pipeline.
   void PutBack(std::deque<std::pair<uint64_t, Columns>> elements) { put_back_ = std::move(elements); }
   // Elements given to PutBack() that Next has not returned yet.
   const std::deque<std::pair<uint64_t, Columns>>& put_back() const { return put_back_; }
-  // Numbers of later elements. Next gives them to `passed`, and does not return them.
+  // `numbers`: of later elements. Next gives these elements to `passed`, and does not return them.
   void Skip(std::set<uint64_t> numbers, std::function<void(uint64_t number, const Columns&)> passed);
   // The numbers given to Skip() that have not come yet.
   const std::set<uint64_t>& skip() const { return skip_; }
@@ -75,7 +75,8 @@ class Input {
   Outcome Next(Columns* element, bool* end);
   // Elements of the epoch up to and including the last element that Next returned.
   uint64_t position() const { return position_; }
-  // Elements that the pipeline has yielded, as the functions above count them: without elements of other readers.
+  // Elements of the epoch up to and including the last element that the pipeline has yielded. Elements of other readers
+  // do not count, here and in the functions above.
   uint64_t pulled() const { return pulled_; }
   // A hash of the elements that the pipeline has yielded, in order. Of a large element it hashes only samples.
   uint64_t fingerprint() const { return fingerprint_; }

@@ -2,9 +2,9 @@
 // The C functions that the Python package calls through ctypes. ctypes releases the GIL, so they also work while a
 // TensorFlow graph is being built. Only Python calls them, so no header declares them.
 //
-// If its comment does not say otherwise, a function returns 0, or a TensorFlow status code (absl::StatusCode) with the
-// text in hvdata_last_error() of the same thread. A function that waits takes a time slice in milliseconds. At
-// the end of the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
+// A function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in hvdata_last_error() of the same
+// thread. If a function returns something else, its comment says so. A function that waits takes a time slice in
+// milliseconds. At the end of the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
 #include "engine/c_api.h"
 
 #include <mpi.h>
@@ -33,8 +33,8 @@ namespace hvdata {
 namespace {
 
 thread_local std::string last_result;
-// The contributions of all ranks. It is separate from last_result, because a Python signal handler may call stats()
-// before Python reads it.
+// The contributions of all ranks. This variable is separate from last_result, because a Python signal handler may call
+// stats() before Python reads the contributions.
 thread_local std::string last_of_all;
 
 // Returns the text that `body` makes, or null after an error.
@@ -94,7 +94,8 @@ const char* hvdata_build(void);  // engine/build.cc
 // text of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) {
   return Text([] {
-    // Longer than MPI_MAX_LIBRARY_VERSION_STRING. If the process has two MPI libraries, the other one may answer.
+    // Longer than MPI_MAX_LIBRARY_VERSION_STRING: if the process has two MPI libraries, the other one may answer, with
+    // a longer text.
     char mpi[16384];
     int length = 0;
     MPI_Get_library_version(mpi, &length);
@@ -143,8 +144,8 @@ int hvdata_comm_exchange(const void* comm, const char* mine, const char** all) {
 // ---- The engine.
 
 // Collective on comm. The arrays have an entry for each rank of comm. reader_index: 0..R-1, or -1. trainer_index:
-// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The others: the fields of
-// EngineSettings. `settings` of them are numbers, with names and values.
+// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. names, values: those fields
+// of EngineSettings that are numbers; `settings` is how many there are. timeline, certificate: its other fields.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
                  const char* const* hosts, const char* const* names, const double* values, int settings,
                  const char* timeline, const char* certificate) {
@@ -172,7 +173,7 @@ int hvdata_leave_channels(void) {
   return WithEngine([](Engine& engine) { engine.LeaveChannels(); });
 }
 
-// The same, and sends BYE. It may be called again.
+// Does what hvdata_leave_channels does, and sends BYE. It may be called again.
 int hvdata_bye(void) {
   return WithEngine([](Engine& engine) { engine.Bye(); });
 }
@@ -205,8 +206,8 @@ int hvdata_wait_left(int patience_ms) {
       [&](Engine& engine) { return engine.WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : kPending; });
 }
 
-// Call it after hvdata_stop, if hvdata_wait_left returned kPending. With on = 1 the communication thread does not call
-// MPI. That ends when MPI_Finalize begins, at a call with 0, or after some seconds.
+// Call it after hvdata_stop, if hvdata_wait_left returned kPending. With on = 1 the communication thread stops calling
+// MPI. It goes on when MPI_Finalize begins, after a call with on = 0, or after some seconds.
 int hvdata_hush(int on) {
   return WithEngine([on](Engine& engine) { engine.Hush(on != 0); });
 }
@@ -238,7 +239,8 @@ void hvdata_abort(int status, int said) {
   Abort(status);
 }
 
-// All ranks end with this status, after shutdown(). So the exit of this process with it does not abort the job.
+// Call it if all ranks will end with this status, after shutdown(). Then the exit of this process with this status does
+// not abort the job.
 int hvdata_end_together(int status) {
   return Run([status] { EndTogether(status); });
 }
@@ -325,13 +327,14 @@ int hvdata_channel_create(const char* const* option_names, const double* option_
   });
 }
 
-// Ends the use of the program that made the channel. It is released when no dataset object uses it either.
+// The program that made the channel does not use it any more. The channel is released when no dataset object uses it
+// either.
 int hvdata_channel_unuse(uint32_t channel) {
   return WithEngine([&](Engine& engine) { engine.UnuseChannel(channel); });
 }
 
-// Reader: waits for the next epoch to deal. *epoch is its number (from 1). 0: the channel has ended. *number is its
-// number over all runs. It differs from *epoch after a restored checkpoint.
+// Reader: waits for the next epoch to deal. *epoch is the epoch's number (from 1). 0: the channel has ended. *number is
+// the epoch's number over all runs. It differs from *epoch after a restored checkpoint.
 int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   *epoch = 0;
   return WithEngine([&](Engine& engine) {

@@ -46,7 +46,7 @@ thread_local std::string loader_state;  // of the last hvdata_iterator_save
 
 using Owner = std::shared_ptr<const void>;
 
-// As Run, but the error's text has no place. hvdata_last_place() has it.
+// Does what Run does, but leaves the place out of the error's text. hvdata_last_place() returns the place.
 template <typename Body>
 int RunPlaced(Body body) {
   return Run([&] {
@@ -56,7 +56,7 @@ int RunPlaced(Body body) {
   });
 }
 
-// Does the same. kPending: a SIGINT has ended a wait of `body`, and the program calls again.
+// Does what RunPlaced does. kPending: a SIGINT has ended a wait of `body`, and the program calls again.
 template <typename Body>
 int RunInterruptible(Body body) {
   const uint64_t interrupts = Interrupts();

@@ -209,8 +209,8 @@ bool Engine::CheckDescriptors() {
   return false;
 }
 
-// If the program closes descriptors, a call of MPI may never return. Then the communication thread can't check them, so
-// other threads do.
+// If the program closes descriptors, a call of MPI may never return. Then the communication thread can't check the
+// descriptors. So the threads that wait at a doorbell check them, too.
 Doorbell Engine::Watched(Doorbell door) {
   constexpr uint32_t kWaits = 16;  // a look costs about 0.3 us, and a wait without messages ends after 100 ms
   door.fetch = [this, fetch = std::move(door.fetch), waits = std::make_shared<std::atomic<uint32_t>>(0)] {

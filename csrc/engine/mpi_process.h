@@ -25,12 +25,12 @@ std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine);
 // Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
 Outcome InitMpi();
 
-// From now on every MPI_Finalize of others calls `stop` at its start. Before our own MPI_Finalize, `stop` is called
-// directly. Call this once in a process.
+// From now on, an MPI_Finalize that other code calls begins with a call of `stop`. Before this library calls
+// MPI_Finalize itself, it calls `stop` directly. Call this once in a process.
 void BeforeMpiFinalize(void (*stop)());
 
-// All ranks end with this status, after they have left the job. So the exit of this process with it does not abort the
-// job.
+// All ranks end with this status, after they have left the job. So this process does not abort the job when it exits
+// with this status.
 void EndTogether(int status);
 
 // Ends the whole job, or at least this process. Does not return.

@@ -28,8 +28,8 @@ class ShareIterator {
   // Passes the columns of the next share to `take`, or sets *end. If `take` fails, the share counts as taken, and the
   // iterator is broken. An error that names no place gets this rank and the channel.
   using Take = std::function<Outcome(const Columns&)>;
-  // Next calls the caller's function once, before it waits. The function gets `cancel`, and sets *end to a function.
-  // The caller may call `cancel` until Next calls that function.
+  // Next calls the caller's WhileCancellable once, before it waits. The WhileCancellable gets `cancel`, and sets *end
+  // to a second function. The caller may call `cancel` until Next calls the second function.
   using WhileCancellable = std::function<Outcome(std::function<void()> cancel, std::function<void()>* end)>;
   Outcome Next(const Take& take, bool* end, const WhileCancellable& cancellable = nullptr);
   bool over() const;  // it has returned its end, or the epoch's error

@@ -61,9 +61,9 @@ class HostLink {
   RingTaken Take(Visitor visit) {
     return lends() ? rings_->up.Take(visit) : rings_->down.Take(visit);
   }
-  // By channel: for a TAKEN with this limit or more, the trainer rings the bell. Both sides use single
-  // read-modify-write operations. So either the trainer sees the reader's change, or the reader's next look finds the
-  // TAKEN in the ring.
+  // By channel: a TAKEN from the trainer rings the bell only if its limit is at least this number. Both sides
+  // access the number by single read-modify-write operations. So either the trainer sees the reader's change, or the
+  // reader's next look finds the TAKEN in the ring.
   std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:

@@ -58,7 +58,7 @@ class TfPipeline : public Pipeline {
   uint64_t* const made_;
   const bool divides_;
   uint64_t number_ = 0;
-  bool keeps_tensors_ = false;  // the pipeline keeps each tensor that has another user until Close
+  bool keeps_tensors_ = false;  // until Close, the pipeline keeps each tensor that has another user
 };
 
 }  // namespace hvdata

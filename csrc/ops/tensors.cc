@@ -43,17 +43,17 @@ class OwnBuffer : public tensorflow::TensorBuffer {
   const std::shared_ptr<const void> owner_;
 };
 
-// Memory that this process and other processes may read. So TensorFlow must not write results into it. For a whole
-// tensor TensorFlow asks OwnsMemory(). Into a slice TensorFlow does not write if its root has another user. A
-// ForeignBuffer is such a user.
+// Memory that this process and other processes may read. So TensorFlow must not write results into it. Before it writes
+// into a whole tensor, TensorFlow asks OwnsMemory(). It does not write into a slice if the slice's root has another
+// user. A ForeignBuffer is such a user.
 class ForeignRoot : public OwnBuffer {
  public:
   using OwnBuffer::OwnBuffer;
   bool OwnsMemory() const override { return false; }
 };
 
-// Roots whose tensors are destroyed while slices are still used. This object holds one use of each root, so the end of
-// the last slice calls nothing. Sweep() finds the roots without slices.
+// Roots whose tensors are destroyed while slices are still used. This object holds one reference to each root, so the
+// end of the last slice does not free the root. Sweep() frees the roots without slices.
 class Lingering {
  public:
   void Add(ForeignRoot* root) {
@@ -123,7 +123,7 @@ struct TensorMemory {
   std::vector<std::string_view> texts;
 };
 
-// The part of its tensor that the column is a view of.
+// Returns `count` items of `whole`, from `begin` on, in this shape. A column may be a view of a part of its tensor.
 Tensor PartOf(const Tensor& whole, int64_t begin, int64_t count, const TensorShape& shape) {
   if (count == whole.NumElements() && shape == whole.shape()) return whole;
   Tensor flat, part;

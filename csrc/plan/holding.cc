@@ -9,8 +9,8 @@
 namespace hvdata::plan {
 namespace {
 
-// The parts into which RowsOf() cuts rows, by formula. All parts before part `odd` have one size, and so have all parts
-// after it. Part `odd` also has the rows that kDrop leaves out.
+// The parts into which RowsOf() cuts rows, by formula. Each part before part `odd` has `before` rows, and each part
+// after it has `after` rows. Part `odd` has `at` rows. These include the rows that kDrop leaves out.
 struct Parts {
   Parts(int64_t rows, int64_t parts, Remainder remainder) {
     const int64_t even = rows / parts, extra = rows % parts;
@@ -80,7 +80,8 @@ uint64_t Holding::FirstUnit(uint64_t step) const {
   return run.unit + (step - run.step) * static_cast<uint64_t>(run.rows);
 }
 
-// How many of these rows hosts without trainers hold: if they are v of n hosts, v / n of the rows.
+// The number of these rows that are on hosts without trainers. If v of n hosts have no trainers, they hold v / n of the
+// rows.
 int64_t Holding::Spared(int64_t rows) const {
   const auto without = static_cast<int64_t>(without_trainers_.size()), all = static_cast<int64_t>(trainers_.size());
   return rows / all * without + rows % all * without / all;
@@ -99,8 +100,8 @@ int Holding::HolderOfElement(uint64_t element) const {
 
 Holding::Place Holding::Find(uint64_t unit) const {
   if (whole_elements_) return {HolderOfElement(numbers_[unit]), unit, 0};
-  // A run without rows begins at the same unit as the next run. So the last run that begins at or before the unit has
-  // it.
+  // The unit is in the last run that begins at or before the unit. That is never a run without rows, because such a run
+  // begins at the same unit as the next run.
   const Run& run = *std::prev(std::upper_bound(runs_.begin(), runs_.end(), unit,
                                                [](uint64_t wanted, const Run& r) { return wanted < r.unit; }));
   const uint64_t ahead = unit - run.unit, rows = static_cast<uint64_t>(run.rows);
@@ -113,7 +114,7 @@ Holding::Place Holding::Find(uint64_t unit) const {
   if (index < held) {
     place.keeper = keeper_of_rank_[static_cast<size_t>(trainer)];
     const std::vector<int>& mine = trainers_[static_cast<size_t>(place.keeper)];
-    // This keeper's rows of its trainers before this one.
+    // The rows that this keeper holds for its trainers before this trainer come first.
     const auto count = static_cast<int64_t>(ordinal_[static_cast<size_t>(trainer)]);
     const int64_t before =
         std::min<int64_t>(count, std::lower_bound(mine.begin(), mine.end(), static_cast<int>(all.odd)) - mine.begin());

@@ -11,8 +11,8 @@ namespace hvdata::plan {
 // A permutation of the numbers 0 to n - 1 that depends on the seed and the epoch. It needs no memory, and any position
 // takes the same short time. Saved epochs and certificates depend on this order, so it must never change.
 //
-// A Feistel network of 8 rounds permutes the numbers of an even count of bits. At() applies the network until the
-// result is below n (cycle walking). The numbers with these bits are at most 4 n, or 256.
+// A Feistel network of 8 rounds permutes all numbers of a certain even count of bits. At() applies the network until
+// the result is below n (cycle walking). There are at most 4 n such numbers, or 256 if that is more.
 class Permutation {
  public:
   Permutation(uint64_t n, uint64_t seed, uint64_t epoch) : n_(n) {

@@ -9,8 +9,8 @@ namespace hvdata::plan {
 namespace {
 
 constexpr uint64_t kMostElements = uint64_t{1} << 48;  // of an epoch, as in PeersCount()
-// The limit on elements that a reader has pulled and its account does not have. There are such elements if another
-// reader ended the epoch first. They are few, because a reader pulls one step at a time.
+// If another reader ended the epoch first, a reader may have pulled elements that its account does not have. This is
+// the limit on their number. They are few, because a reader pulls one step at a time.
 constexpr uint64_t kMostUnknown = 1 << 22;
 
 bool HasEnded(const Restored& one) { return one.position == kAllTaken; }

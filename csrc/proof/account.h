@@ -59,7 +59,7 @@ class Account {
   void TakenBefore(int trainer, uint64_t element, uint64_t rows);
   // An earlier run has delivered the element.
   void DeliveredBefore(uint64_t element, const Element& its) { delivered_before_[element] = its; }
-  // No trainer gets these elements. Those that all trainers already have stay delivered.
+  // No trainer gets these elements. But if all trainers have an element already, it stays delivered.
   void LeaveOut(uint64_t first, uint64_t count);
   // ---- Findings and results.
 

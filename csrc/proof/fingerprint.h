@@ -22,8 +22,9 @@ struct Digest {
 
   void Add(Fingerprint row);
   void Append(const Digest& behind);
-  // Adds some rows of a sequence. Other processes add the other rows. `behind`: how many rows of the sequence come
-  // after these rows. Then the digests of all processes, put together with `behind` 0, are the digest of the sequence.
+  // Adds the digest `between` of some rows of a sequence. `behind`: how many rows of the sequence come after them. If
+  // each process does this for its own rows, the digests of all processes can be added with `behind` 0. The result is
+  // the digest of the sequence.
   void Put(const Digest& between, uint64_t behind);
 };
 

@@ -94,7 +94,7 @@ Outcome Cutter::CutGlobal(const Columns& element, std::vector<Columns>* shares, 
   parts.reserve(static_cast<size_t>(trainers_));
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
   const bool repeats = config_.remainder == Remainder::kRepeat;
-  std::vector<plan::Rows> cut = parts;  // without the last shares that get copies of rows: Repeat() makes them
+  std::vector<plan::Rows> cut = parts;  // the shares to cut here: not the last ones with copied rows, made by Repeat()
   while (repeats && !cut.empty() && cut.back().padding > 0) cut.pop_back();
   shares->resize(parts.size());
   for (Columns& share : *shares) share.reserve(element.size() + 1);

@@ -20,13 +20,15 @@ namespace {
 constexpr size_t kLeastRecycled = 256 << 10;
 constexpr size_t kRounding = 64 << 10;  // batches of similar sizes share buffers
 
-// malloc would keep the holes that buffers of several sizes leave. Null: there is no memory.
+// Maps memory for one buffer. malloc is not used, because it would keep the holes that buffers of several sizes leave.
+// Null: there is no memory.
 void* Map(size_t size) {
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-// A forked child keeps no buffers. A thread that the child does not have may hold the lock for ever.
+// A forked child keeps no buffers, because it must not wait for the lock. A thread of the parent may have held the lock
+// at the fork. The child does not have this thread, so nobody would release the lock.
 class Buffers {
  public:
   struct Buffer {

@@ -13,8 +13,8 @@
 
 namespace hvdata {
 
-// An error if `costs` is not one finite float32 of 0 or more for each of `rows` rows. An element without rows has a
-// single cost, without an axis.
+// Returns an error unless `costs` has one float32 for each of `rows` rows, and each of them is finite and not negative.
+// If `rows` is nullopt, `costs` must be a single number without an axis.
 Outcome CheckCosts(const Column& costs, std::optional<int64_t> rows);
 
 // The sum of a share's costs.

@@ -102,7 +102,8 @@ void Timeline::WriteClock(Clock clock) {
 void Timeline::WriteEvents() {
   uint64_t left_out = log_.Take(&batch_);
   const uint64_t fit = std::min<uint64_t>(batch_.size(), most_to_write_);
-  // When one batch does not fit, drop all later batches, too. The user would overlook a gap in the middle.
+  // When one batch does not fit, drop all later batches, too. Otherwise the file could have a gap in the middle, which
+  // the user would overlook.
   most_to_write_ = fit < batch_.size() ? 0 : most_to_write_ - fit;
   left_out += batch_.size() - fit;
   if (fit > 0 && !Write("EVNT", {reinterpret_cast<const char*>(batch_.data()), fit * sizeof(TraceEvent)}))

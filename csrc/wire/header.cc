@@ -75,7 +75,7 @@ size_t StateBytes(const Message& message) {
 }  // namespace
 
 bool CountElements(const Dims& dims, int64_t* count) {
-  *count = 1;  // as in TensorFlow: the product can overflow before a 0, but stays 0 after it
+  *count = 1;  // as in TensorFlow: the product can overflow before a dim of 0; from that dim on it is 0
   for (const int64_t dim : dims) {
     if (dim < 0 || __builtin_mul_overflow(*count, dim, count)) return false;
   }

@@ -244,7 +244,7 @@ struct HowLong {
   bool anew = false;  // no answer is wanted. The times begin again at zero.
   HVDATA_MESSAGE("HOW LONG", F(anew))
 };
-struct Times {         // the answer. Reader 0 also gets it before the sender's BYE, without HOW LONG.
+struct Times {         // the answer. Reader 0 also gets it unasked (without HOW LONG), before the sender's BYE.
   int64_t member = 0;  // whose times these are: reader 0 also answers for members that have departed
   std::string text;
   HVDATA_MESSAGE("TIMES", F(member) F(text))

@@ -25,7 +25,7 @@ class Counts(NamedTuple):
     sums: Array
     own: Array  # int64 [ranks]: different rows that each rank saw
     pairs: Array  # int64 [ranks, ranks]: rows that both saw; on the diagonal: rows that this rank saw more than once
-    times: Any  # Counter of how often seen: number of different rows
+    times: Any  # a Counter: for each number of times that a row may be seen, how many different rows were seen so often
     strange: Any  # the same Counter, only for rows that the reference does not have
     # The first examples of three kinds, each uint64 [examples, 4]: the two words of a key, its place in the reference,
     # and how often it was seen.
@@ -34,7 +34,7 @@ class Counts(NamedTuple):
     unknown: Array
 
 
-ARRAYS, EXAMPLES = 3, 3  # the first fields of Counts are arrays that are added up, and the last fields are examples
+ARRAYS, EXAMPLES = 3, 3  # of the fields of Counts: the first ARRAYS are added up, the last EXAMPLES are examples
 
 
 def total(counts: Iterable[Counts]) -> Counts:

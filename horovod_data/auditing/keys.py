@@ -130,7 +130,10 @@ def shown(word0: int, word1: int) -> Union[int, str]:
 
 
 def part_of(words: Array) -> Array:
-    """uint16 [rows]: each key's part of PARTS, which are about equal. Each rank counts the keys of some parts."""
+    """uint16 [rows]: the number of the part to which each key belongs. There are PARTS parts of about equal size.
+
+    Each rank counts the keys of some parts.
+    """
     mixed = words[:, 1] ^ (words[:, 0] * np.uint64(0x9E3779B97F4A7C15))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # the end of splitmix64
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -44,7 +44,7 @@ def finish_all(takes_long: Callable[[], object]) -> None:
 
 
 class Names:
-    """Keys that are text, by the place of their row, for examples. They take at most 16 MiB."""
+    """Keys that are text, by the place of their row. The examples in reports show them. They take at most 16 MiB."""
 
     def __init__(self) -> None:
         self._names: dict[int, bytes] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backup: saves the objects of a loop of one's own together with the position in the data, and resumes the loop there.
+"""Backup: saves the objects of the program's own training loop and the position in the data. Resumes the loop there.
 
 This module needs no TensorFlow. It uses TensorFlow and PyTorch if the program has imported them.
 """
@@ -35,8 +35,8 @@ class Backup:
     Collective: every trainer makes it with the same arguments, and makes the same steps. On entry it restores the
     newest set, if there is one. Then `epochs()` and `steps()` go on where that set was saved, also on another number of
     ranks (docs/checkpoints.md has the conditions). A step has ended when the loop asks for the next batch. Sets are
-    saved at that moment: the state is copied in memory, and a thread writes it. Only whole sets are used. After an
-    error of the disk a log line says so, and the sets before stay.
+    saved at that moment: the state is copied in memory, and a thread writes it. Only whole sets are used. If the disk
+    has an error, a log line reports it, and the earlier sets stay.
 
     SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
     75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
@@ -63,12 +63,12 @@ class Backup:
         """Local.
 
         Args:
-          directory: of the sets, on a file system that all ranks share. None: the value of HOROVOD_DATA_STATE.
+          directory: where the sets are, on a file system that all ranks share. None: the value of HOROVOD_DATA_STATE.
           every: the number of steps from one set to the next. None: no set by number.
           seconds: the time from one set to the next, by the clock of rank 0. None: no set by time.
           keep: the number of sets to keep. 1 or more.
-          objects: by name, what is saved on rank 0 and restored in place on all ranks. An object with state_dict() and
-            load_state_dict(), as those of PyTorch have. Or an object that tf.train.Checkpoint can save, such as a
+          objects: the objects, by name, that rank 0 saves and all ranks restore in place. Each object has state_dict()
+            and load_state_dict(), as objects of PyTorch do, or is one that tf.train.Checkpoint can save, such as a
             tf.Variable, a Keras model or a Keras optimizer.
 
         Raises:

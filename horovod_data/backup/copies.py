@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _Pickled:
-    """An object as pickle writes it now. Pickle reads it back as the object."""
+    """Holds what pickle writes for an object now. If this is pickled and read back, the result is the object."""
 
     def __init__(self, value: Any) -> None:
         self._bytes = pickle.dumps(value, 5)

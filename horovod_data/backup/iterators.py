@@ -91,7 +91,7 @@ def is_per_rank(dataset: Any) -> bool:
 
 
 def check_ranks(dataset: Any, before: int, now: int) -> None:
-    """Raises ValueError if another number of ranks can't restore an iterator of this dataset."""
+    """Raises ValueError if `now` ranks can't restore an iterator of this dataset that `before` ranks have saved."""
     from ..channel.receiver import ends_of_channels, stages_behind
     from ..native import tensorflow_private as private
 

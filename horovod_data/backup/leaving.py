@@ -32,7 +32,7 @@ _AGAIN_SECONDS = 1.0  # mpirun and a batch system may both send the same signal
 _WORDS = struct.Struct("<i?I")  # a signal's number, whether a set is due, the steps to the next exchange
 
 
-_unheard = 0  # a signal after which no rank has left, because the training ended before
+_unheard = 0  # the number of a signal that came in a training, which then ended before the ranks left. 0: none
 
 
 class Decision(NamedTuple):
@@ -45,9 +45,9 @@ class Decision(NamedTuple):
 class Leaving:
     """The signals SIGTERM and SIGUSR1 of this process, and the agreement. Every trainer has one. Collective.
 
-    A second SIGTERM does what it would do without this object, if it comes a second later and before the next step. So
-    a process that makes no steps, for example after an error in fit(), can be ended. In a forked child the signals do
-    what they would do without this object.
+    If SIGTERM comes again, at least one second after the first and before the next step, it does what it would do
+    without this object. So a process that makes no steps, for example after an error in fit(), can be ended. In a
+    forked child the signals do what they would do without this object.
 
     A signal in the last steps of a training counts for the next training of the program.
     """

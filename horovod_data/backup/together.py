@@ -32,7 +32,8 @@ _ended: "collections.Counter[str]" = collections.Counter()  # the trainings that
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
 EXIT_SECONDS = 3.0  # after an error, an exit waits at most this time for the set that is being written
 
-# A function that writes a rank's part from memory into a folder. If there is no part, the error that is the reason.
+# What take() returns. It is a function that writes a rank's part from memory into a folder, or the error because of
+# which there is no part.
 Part = Union[Callable[[str], None], Exception]
 
 
@@ -206,8 +207,9 @@ class JobSets:
           about: the same on every rank, and anything that JSON can hold.
 
         Raises:
-          ValueError: the ranks differ in `about` of the set before.
-          Exception: a part of the set before, or this rank's own, has an error that does not concern the disk.
+          ValueError: the ranks gave different `about` for the previous set.
+          Exception: a part of the previous set, or this rank's part of the new set, has an error that does not concern
+            the disk.
         """
         global _newest
         self.finish()

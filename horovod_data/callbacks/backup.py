@@ -68,7 +68,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
           save_freq: "epoch", or the number of steps from one set to the next. The count goes on from epoch to epoch.
             A set that is due after the last step of an epoch is saved after the epoch's validation.
           delete_checkpoint: remove all sets when fit() has ended, as Keras' callback does. Sets in the directory of the
-            launcher stay until the job's normal end. If the launcher starts the job again before, fit() makes no steps.
+            launcher stay until the job's normal end. If the launcher starts the job again before that end, fit() makes
+            no steps.
           keep: the number of sets to keep. 1 or more.
 
         Raises:
@@ -134,7 +135,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         _TrainFunction.install(self.model, self)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        # The end of the epoch before did not leave, because a later callback may have ended fit() there.
+        # on_epoch_end() did not leave, because a callback that Keras calls after it might have ended fit() there.
         if self._leaves:
             self._leaving.leave(f"epoch {epoch - 1}", self._sets.finish())
         self._epoch, self._done = epoch, 0
@@ -381,7 +382,10 @@ def _begin_at(epoch_iterator: Any, step: int, taken: int) -> None:
 
 
 def _local_of_fit(name: str) -> Any:
-    """A local variable of the running fit(). Keras gives callbacks no other way to it. None: this Keras has none."""
+    """A local variable of the running fit(), to which Keras gives callbacks no other way.
+
+    None: fit() of this version of Keras has no such variable.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "fit" and name in frame.f_locals:

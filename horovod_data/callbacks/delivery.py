@@ -38,8 +38,8 @@ class DeliveryScalars:
     - `delivery/train/wait_share`: the part of its epochs' time, 0 to 1, in which the rank waited for batches.
     - `delivery/train/steps_per_second`, `delivery/train/rows_per_second`: the rates of this rank.
     - `delivery/train/queue`: the mean number of batches in the queue when the program asked for a batch.
-    - `delivery/train/untaken`: only on a rank that reads. The steps that are dealt, and that not all ranks have taken,
-      at the write.
+    - `delivery/train/untaken`: only on a rank that reads: the number of steps, at the time of the write, that it has
+      dealt and that some rank has not taken.
     """
 
     def __init__(self, log_dir: str, channel: Optional[str] = None) -> None:

@@ -215,8 +215,8 @@ def _graph_deal(
     """Prepares a dataset of a TF1 graph.
 
     Returns a function that deals an epoch, a function that closes the session, and the dataset's length. The session
-    runs a copy of the needed part of the graph. It must not keep the user's graph alive, because this rank uses the
-    channel until that graph is freed.
+    runs a copy of the needed part of the graph. The session must not keep the user's graph alive, because this rank
+    uses the channel until the user's graph is freed.
     """
     needed: set[str] = set()
     waiting = [variant.op, count.op]

@@ -181,9 +181,10 @@ class Iterables:
     def save(self) -> Optional[bytes]:
         """Returns the state after the last element of next(). None: the source has no state.
 
-        Before the first element, the source's own state may be that of another epoch. So the result is the state from
-        which this epoch began. None: it began without one, and a restore begins the source anew. Some sources begin
-        anew from a state of their end, so the result notes the end instead.
+        Before the first element of an epoch, the source's own state may be that of another epoch. So the result is the
+        state from which this epoch began. If the epoch began without a state, the result is None, and a restore begins
+        the source anew. At the end of an epoch, the result only notes the end, because some sources begin anew from a
+        state of their end.
         """
         if self._ended:
             return pickle.dumps(tuple(Saved(None, self._yielded, True)))

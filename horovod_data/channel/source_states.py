@@ -52,7 +52,7 @@ def check_whole(source: Any) -> None:
 
 
 def use_epoch_of(state: Any, source: Any) -> None:
-    """Sets the epoch of a state before the state is loaded. The dataset would ignore a state of another epoch."""
+    """Gives the dataset the epoch of a state that is to be loaded. It would ignore a state of another epoch."""
     data, epoch = _hugging_face(source), _epoch_in(state)
     if data is not None and epoch is not None and epoch != data.epoch:
         data.set_epoch(epoch)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of scatter() and gather(): their checks, their ops, which calls of the ranks belong together, and the
-gradients, each of which makes the other call."""
+"""The common part of scatter() and gather(): their checks, their ops, the names by which the calls of the ranks find
+each other, and their gradients. The gradient of scatter() is a gather, and that of gather() is a scatter."""
 
 from __future__ import annotations
 

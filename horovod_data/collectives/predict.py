@@ -57,8 +57,8 @@ def predict(
         unbatch, shuffle) are refused. `batch`, `name` and `shard` of predict() are then ignored.
       batch: "global" or "per_rank", as in distribute_dataset().
       name: the name of the channel.
-      shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: so they do, unless the
-        dataset function takes a tf.distribute.InputContext. Such a function gives each reader its own part.
+      shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: the same as "auto", unless
+        the dataset function takes a tf.distribute.InputContext. Such a function gives each reader its own part.
 
     Returns:
       On rank 0 the outputs of all rows: the nest that model_or_fn returns, of numpy arrays of shape [rows, ...]. On

@@ -50,7 +50,10 @@ def look_at_tensorflow() -> None:
 
 
 def look_at_horovod() -> None:
-    """Imports Horovod for TensorFlow. Without TensorFlow, imports Horovod for PyTorch, or its top module alone."""
+    """Imports Horovod for TensorFlow, or for PyTorch if TensorFlow is not installed.
+
+    If neither is installed, imports Horovod's top module alone.
+    """
     of = next((one for one in ("tensorflow", "torch") if importlib.util.find_spec(one)), "")
     children.send(framework=of)
 

@@ -30,7 +30,8 @@ from . import children
 _SIZES = {"small": 4 << 10, "large": 4 << 20}  # bytes of a batch
 _WARM_UP = 3  # elements that are not counted
 _ROWS = 1001  # of each reader
-# Variables for files and log lines of the training whose place the doctor takes.
+# The doctor may run in place of a training, in its environment. These variables are for files and log lines of the
+# training, so the doctor removes them.
 _OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 # A wait ends before the doctor's time limit.
 _SETTINGS = {"HOROVOD_DATA_TIMEOUT": "60", "HOROVOD_DATA_STALL_SECONDS": "10"}

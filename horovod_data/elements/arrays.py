@@ -23,7 +23,7 @@ TO = ("numpy", "torch")
 
 
 class _Memory:
-    """The memory of one column. With its interface numpy makes an array without a copy, which keeps this object."""
+    """The memory of one column. numpy makes an array of it without a copy. The array keeps this object alive."""
 
     __slots__ = ("__array_interface__", "_owner", "_release")
     __array_interface__: dict[str, Any]

@@ -12,9 +12,9 @@ So a failure ends the job by MPI_Abort, with the same status. There are three wa
   Our sys.exit makes an object.)
 - Any other end is a normal exit, which does shutdown(). So is an exit with a status on which all ranks have agreed.
 
-Two exits are not noted. One is a sys.exit that the program imported by name before init(), before Python 3.12. The
-other is a subclass of SystemExit with its own `code`. The exit handler of the C++ core catches both. It sees the
-status, but it runs after the atexit handlers of Python.
+Two exits are not noted. One is, with a Python older than 3.12, a call of a sys.exit that the program imported by name
+before init(). The other is a subclass of SystemExit with its own `code`. The exit handler of the C++ core catches both.
+It sees the status, but it runs after the atexit handlers of Python.
 
 The process acts in an atexit handler. By then Python has printed the error, and newer handlers have run.
 """
@@ -248,7 +248,7 @@ def _alone() -> bool:
 
 
 def _may_end() -> bool:
-    """Says whether an exception on this thread ends the program. It ends neither another thread nor a prompt."""
+    """Says whether an exception on this thread ends the program: only on the main thread, and not at a prompt."""
     interactive = bool(sys.flags.interactive) or hasattr(sys, "ps1")
     return threading.current_thread() is threading.main_thread() and not interactive
 

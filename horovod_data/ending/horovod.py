@@ -159,7 +159,7 @@ def _library(horovod: Any) -> Any:
 def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
     """Makes MPI_Finalize end Horovod first, if the program itself calls MPI_Finalize.
 
-    Then collectives of other ranks that need this rank fail at once.
+    If other ranks wait in a collective that needs this rank, the collective then fails at once.
     """
     library = _library(horovod)
     if hasattr(library, "horovod_shutdown"):
@@ -206,7 +206,7 @@ def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], boo
 
 
 def begin_to_end() -> None:
-    """Begins to end Horovod when the program exits while this process waits for other ranks.
+    """Begins to end Horovod, in a process that exits but still waits for other ranks.
 
     The other ranks may wait for this rank in a collective of Horovod. Such a collective fails only when Horovod ends
     here. Without this call, Horovod would end at exit, after our wait.

@@ -13,10 +13,10 @@ from ..job.state import Job, joined, known
 from ..native import bindings
 from . import exit_status, horovod
 
-# When MPICH says that MPI_Finalize has begun, it already takes no locks. If our communication thread were in an MPI
-# call at that time, it would keep a lock, and MPI_Finalize would fail. So ranks that end together get this time to end
-# their threads first. If a rank ends earlier than the others, its thread makes no MPI call until MPI_Finalize has
-# begun. From then on the thread is the only caller of MPI.
+# By the time MPICH says that MPI_Finalize has begun, MPICH takes no locks any more. If our communication thread were
+# in an MPI call at that time, the thread would keep a lock, and MPI_Finalize would fail. So ranks that end together get
+# this time to end their threads first. If a rank ends earlier than the others, its thread makes no MPI call until
+# MPI_Finalize has begun. From then on the thread is the only caller of MPI.
 _TOGETHER_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
@@ -153,9 +153,10 @@ def hear_of_horovods_end() -> None:
 
 
 def before_shutdown(last: Callable[[Callable[[], object]], None]) -> None:
-    """Makes shutdown() call `last` between departing from the channels and departing from the job, the oldest first.
+    """Makes shutdown() call `last` between departing from the channels and departing from the job.
 
-    `last` gets a function, and must call it before a long wait for other ranks.
+    If there are several such functions, the oldest is called first. `last` gets a function as its argument, and must
+    call that before a long wait for other ranks.
     """
     _last_things.append(last)
 

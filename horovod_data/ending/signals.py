@@ -77,8 +77,8 @@ class Held:
     def _end(self) -> None:
         """Restores the program's handlers, and calls each handler that is due, also after another handler has
         raised."""
-        # First, and for good: from now on our handler calls the program's handler. It may still run, if a signal
-        # interrupts this method or if the program has kept our handler.
+        # This comes first, and is never undone: from now on our handler calls the program's handler. Our handler may
+        # still run, if a signal interrupts this method or if the program has kept our handler.
         self._open = True
         try:
             for number, handler in self._theirs.items():
@@ -116,9 +116,8 @@ def act_by_default(number: int) -> None:
 def outlasted(numbers: list[signal.Signals]) -> Iterator[None]:
     """In this context each of these signals logs one line and does nothing else.
 
-    Except: a signal that the program handles or ignores stays as it is.
-
-    Outside of the main thread it does nothing. In a forked child the signals act by default.
+    Signals that the program handles or ignores stay as they are. Outside of the main thread the context does nothing.
+    In a forked child the signals act by default.
     """
     process, logged = os.getpid(), set()
 

@@ -76,7 +76,10 @@ def meet(mine: Introduction, rank: int, exchange: Callable[[bytes], list[bytes]]
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Raises RuntimeError on every rank unless all trainers or none have Horovod, and its ranks are the trainers."""
+    """Raises RuntimeError on every rank if the trainers disagree about Horovod, or Horovod counts other processes.
+
+    The trainers agree if none of them has Horovod, or if all have the same module, initialised on all or on none.
+    """
     hosts = [one["host"] for one in everybody]
     trainers = layout.trainers
     absent = {None: "not imported", "": "not installed"}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses Horovod's DistributedOptimizer around an optimizer of Keras 3, which averages nothing and raises nothing.
+"""Refuses Horovod's DistributedOptimizer around an optimizer of Keras 3.
+
+There DistributedOptimizer averages nothing, and raises no error.
 
 Horovod up to 0.28.1 averages gradients in methods that Keras 3 never calls. So each rank would train for itself.
 """

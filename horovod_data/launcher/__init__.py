@@ -2,8 +2,8 @@
 """horovod-data-run: starts the processes of a job under Open MPI or MPICH, also dedicated readers. The modules:
 
     options      parses the command line, with horovodrun's options
-    hosts        finds hosts and slots: in options, in host files, and those of Slurm, PBS, LSF, Kubernetes' MPI
-    operator arrangement  places the processes on the hosts: pure
+    hosts        finds hosts and slots, in options and host files, or of Slurm, PBS, LSF, Kubernetes' MPI operator
+    arrangement  places the processes on the hosts: pure
     open_mpi     turns an arrangement into a command line of Open MPI's mpirun: pure
     hydra        turns an arrangement into a command line of MPICH's Hydra: pure
     main         does all of that, and starts the job

@@ -56,7 +56,7 @@ class Watch:
     def __init__(self, folder: str, limit: float) -> None:
         """`limit`: seconds. 0: silent() never names a rank."""
         self._folder, self._limit = folder, limit
-        self._seen: dict[str, tuple[int, float]] = {}  # the time of each file, and since when it stays so
+        self._seen: dict[str, tuple[int, float]] = {}  # the time of each file, and since when it has had that time
         self._next = 0.0
         self.pause = seconds_apart(limit) if limit > 0 else math.inf  # seconds between two calls of silent()
 

@@ -146,7 +146,10 @@ def expand_counts(counts: str) -> list[int]:
 
 
 def given_name(found: str, given: Sequence[str]) -> str:
-    """The user's name of a host that MPI has named, because MPI may leave out the domain. Otherwise MPI's name."""
+    """The name in `given`, the user's names, of the host that MPI calls `found`. MPI may leave out the domain.
+
+    If not exactly one name fits, or `found` is an address, returns `found`.
+    """
     short = found.partition(".")[0]
     alike = [name for name in given if name.partition(".")[0] == short]
     is_address = found.replace(".", "").isdigit()

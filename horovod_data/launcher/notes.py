@@ -111,7 +111,7 @@ class Writer:
         self._write({"who": self._who})
 
     def show_life(self) -> None:
-        """From now on the launcher takes this rank as lost if it does not run for HOROVOD_DATA_TIMEOUT seconds."""
+        """From now on the launcher takes this rank as lost if it gives no sign of life for HOROVOD_DATA_TIMEOUT s."""
         if self._limit > 0 and self._folder and os.path.isdir(self._folder):
             self._sign = Sign(self._folder, self._who, self._limit)
 

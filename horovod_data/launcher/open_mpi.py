@@ -17,8 +17,8 @@ _POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
 # Without these, Open MPI's daemons notice a lost host after 8 minutes. With these, after 6 to 8 seconds. Then mpirun
 # ends the job.
 _KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "5"}
-# The launcher has counted the slots, and readers need no slot. If the user gives a mapping, this means
-# slot:OVERSUBSCRIBE.
+# The launcher has counted the slots, and readers need no slot. So mpirun may start more processes than there are slots.
+# This parameter allows it if the user gives a mapping. Otherwise slot:OVERSUBSCRIBE allows it.
 _OVERSUBSCRIBE = {"rmaps_base_oversubscribe": "1"}
 # A rank that waits gives its core to the rank for which it waits.
 _YIELD = {"mpi_yield_when_idle": "1"}
@@ -42,7 +42,7 @@ def command(
     """The command line.
 
     MCA parameters of `extras` and of the environment replace our own. A parameter of an option replaces the parameter
-    of the environment. Only options for ssh are added to those in the environment.
+    of the environment. Options for ssh are the exception: they are appended to those in the environment.
     """
     words = list(mpirun)
     if extras.root:

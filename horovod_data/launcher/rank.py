@@ -8,8 +8,9 @@
 After horovod_data.init(), horovod_data/ending/exit_status.py does this. This module does it before init(), and for
 programs that never call init(). The cases:
 
-- An uncaught exception, or sys.exit with a status, after `from mpi4py import MPI` or hvd.init(). At exit these call
-  MPI_Finalize, which waits for the other ranks. So the process exits without MPI_Finalize.
+- An uncaught exception, or sys.exit with a status, after `from mpi4py import MPI` or hvd.init(). At exit mpi4py and
+  Horovod call MPI_Finalize, which waits for the other ranks. So this module makes the process exit without
+  MPI_Finalize.
 - The same before MPI_Init. Open MPI's mpirun ends the job. Hydra leaves the other ranks waiting, so this module sends
   Hydra an abort.
 - os._exit between MPI_Init and MPI_Finalize. Open MPI changes status 0 to status 1. Hydra ends the whole job with
@@ -17,7 +18,8 @@ programs that never call init(). The cases:
 - A program that has imported horovod_data and ends with status 0, without init() and without MPI. Ranks that have
   called init() would wait for it without end. So the process logs its rank, and fails.
 
-Hydra listens on a connection that it gave this process (PMI_FD). MPI_Abort uses the same message.
+To send Hydra an abort, this module writes to a connection that Hydra gave this process (PMI_FD). MPI_Abort sends the
+same message.
 """
 
 from __future__ import annotations
@@ -238,7 +240,8 @@ def _lacks_init() -> bool:
     """Says whether the program uses horovod_data and ends without init(), which initialises MPI. Logs it."""
     if "horovod_data" not in sys.modules or _is_tool or _mpi_initialized() or not _ASK.isdisjoint(sys.argv):
         return False
-    # A large child was the rank, perhaps. Until a child has called exec(), its memory includes that of its parent.
+    # If a child process was large, it may have been the rank. Until a child has called exec(), its memory includes that
+    # of its parent.
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > max(_LARGE_KIB, 1.2 * own):
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what follows the end of an attempt: another attempt with which hosts, or the end of the job. Pure.
+"""Decides what follows the end of an attempt: the end of the job, or another attempt, and on which hosts. Pure.
 
 An attempt is one start of mpirun. It ends in one of four ways:
 
@@ -36,7 +36,7 @@ class Policy:
 
     np: int  # trainers of a full job
     min_np: int
-    max_restarts: int  # within `window` seconds, and without a new set
+    max_restarts: int  # the most restarts within `window` seconds, and the most in a row without a new set
     window: float
     leave_status: int
 
@@ -57,7 +57,7 @@ class Lost:
 
     what: str
     host: str
-    whole_host: bool = False  # or its process is silent, perhaps because of the host
+    whole_host: bool = False  # True: the host was lost, or a process on it is silent, perhaps because of the host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,10 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True)
 class Again:
-    """Another attempt follows after a pause in seconds, without some hosts if there are others."""
+    """Another attempt follows, `pause` seconds later.
+
+    It uses the hosts in `left_out` only if the other hosts have too few slots.
+    """
 
     why: str
     pause: float
@@ -96,7 +99,7 @@ def way_of(history: Sequence[Ended], leave_status: int) -> Way:
     if last.status == 0:
         return Way.DONE
     own = [failure for failure in last.failures if not failure.follows]
-    # Ranks that have agreed to leave note no failure. A program with a signal handler of its own may note one.
+    # If ranks have agreed to leave, they note no failure. A program with a signal handler of its own may note one.
     if last.status == leave_status and (last.asked or all(failure.status != last.status for failure in own)):
         return Way.LEFT
     if last.lost is not None and last.lost.whole_host:  # then mpirun's status is 1, and the other ranks fail

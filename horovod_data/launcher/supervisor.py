@@ -29,10 +29,10 @@ _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
 _FIRST_REPEAT, _REPEAT = 5, 10
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
-# A host that was just lost has this time, if the job can go on without it. If the other hosts answer later, the lost
-# host has their time, up to _PROBE_SECONDS.
+# If the job can go on without a host that was just lost, the launcher waits for that host's answer only this long. But
+# it always waits until all other hosts have answered, for up to _PROBE_SECONDS.
 _LATE_SECONDS = 4.0
-_AHEAD_SECONDS = 1.0  # of the pause before an attempt, in which the launcher already asks the hosts
+_AHEAD_SECONDS = 1.0  # the launcher begins to ask the hosts this long before the pause before an attempt ends
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
 _PATIENCE_SECONDS = 600.0  # the launcher waits for hosts for this time
 
@@ -45,7 +45,8 @@ class Job:
     hosts: tuple[Host, ...]
     own_names: frozenset[str]  # of this machine, which always answers
     grace: float  # seconds for the ranks to save and leave
-    # The command for hosts, trainers and the number of the attempt, and a description of where they run.
+    # Gets the hosts, the number of trainers and the number of the attempt. Returns the command, and a description of
+    # where the processes run.
     command: Callable[[Sequence[Host], int, int], tuple[Command, str]]
     probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
     lost: Callable[[str], Optional[Lost]]  # finds in mpirun's output what was lost
@@ -71,7 +72,7 @@ class _Supervisor:
     def __init__(self, job: Job, policy: Policy, signals: int, lock: int) -> None:
         self._job, self._policy, self._signals, self._lock = job, policy, signals, lock
         self._history: list[Ended] = []
-        self._asked = self._interrupted = False  # by a signal: to save and leave; to end
+        self._asked = self._interrupted = False  # a signal that asks to save and leave has come; SIGINT has come
         self._overdue = False  # the ranks had not left in time
         self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
         self._silent: Optional[str] = (
@@ -160,7 +161,7 @@ class _Supervisor:
         status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         begun, failures = notes.read(folder)
         lost = self._job.lost(text)
-        if (silent := self._silent) is not None:  # mpirun has only done what it was told
+        if (silent := self._silent) is not None:  # this process has ended mpirun, so mpirun's status does not count
             host = given_name(silent.partition(" on ")[2], [host.name for host in self._job.hosts])
             lost, status = Lost(f"{silent} has given no sign of life for {self._job.limit:g} s", host, True), 1
         if lost is not None:
@@ -190,7 +191,7 @@ class _Supervisor:
                 self._take(number)
 
     def _is_paused(self) -> bool:
-        """Says whether output waits for a terminal or a reader. After a signal it is given up."""
+        """Says whether output waits for a terminal, or for the program behind a pipe. False after a signal."""
         return self._output.waits and not (self._asked or self._interrupted)
 
     def flush(self) -> None:
@@ -210,7 +211,7 @@ class _Supervisor:
             self._interrupted = True
         elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
             self._say(f"{signal.Signals(number).name}: the ranks are to save and leave")
-            if self._silent is None:  # otherwise mpirun is already to end
+            if self._silent is None:  # otherwise the signals that end mpirun are already due
                 self._due = signals_to_leave(now, self._job.grace)
             self._asked = True
 
@@ -255,9 +256,10 @@ class _Supervisor:
         return own | answer
 
     def _probe(self, groups: Sequence[Sequence[Host]], late: Collection[str] = ()) -> set[str]:
-        """Starts a process on the hosts of each group. The names in the groups in which all have started.
+        """Starts a process on each host of each group. Returns the names of the hosts of those groups that succeed.
 
-        `late`: hosts that get less time when all others have answered.
+        A group succeeds if all its processes have started. `late`: hosts that get less time when all others have
+        answered.
         """
         started = [(group, processes.start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
         begin = time.monotonic()
@@ -278,7 +280,7 @@ class _Supervisor:
 
 
 def signals_to_leave(now: float, grace: float) -> list[tuple[float, int]]:
-    """The signals for mpirun, by the time when they are due, after a signal that asks the ranks to leave."""
+    """The signals that mpirun gets if the ranks are to leave. Each comes with the time when it is due."""
     repeats = range(_FIRST_REPEAT, math.ceil(grace), _REPEAT)
     end = now + grace
     return [

@@ -59,8 +59,8 @@ def loader(
         epoch's number from 1. An iterator, such as a generator, can be read once: pass the function that makes it.
       batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb, cache, shuffle, seed: as in
         distribute_dataset().
-      shard: "auto": several readers divide the source. Of a Python iterable every reader reads everything, and delivers
-        its part of the elements.
+      shard: "auto": several readers divide the source. If it is a Python iterable, every reader reads all elements, and
+        delivers its part of them.
       weigh: as in distribute_dataset(). If the source is a Python iterable, a function gets its elements unchanged.
       to: what this rank gets. Other ranks may get something else.
         "numpy": read-only arrays over the memory in which the share came. Texts are arrays of objects: str where the
@@ -74,8 +74,8 @@ def loader(
       A Loader. The memory of a share is used as long as an array or a slice of it lives, also after shutdown().
 
     Raises:
-      TypeError, ValueError, RuntimeError, TimeoutError, KeyboardInterrupt and errors of the function: as
-        distribute_dataset() does. So are errors of the first element.
+      TypeError, ValueError, RuntimeError, TimeoutError, KeyboardInterrupt, and errors of the function or of the first
+        element: as distribute_dataset() raises them.
       ImportError: to="torch" without PyTorch, or bfloat16 without ml_dtypes, on this rank.
 
     Iterating raises, on every rank:
@@ -160,14 +160,15 @@ class Loader:
 
     def __init__(self, channel: Channel, job: state.Job, to: str, writable: bool):
         self._channel = channel
-        # The iterators keep this object, so the channel is in use as long as one of them.
+        # The iterators keep this object alive, so the channel is in use as long as one of them exists.
         weakref.finalize(self, bindings.channel_unuse, channel.number).atexit = False
         spec = channel.share_spec(job)
         arrays.check_spec(spec, to)
         self.spec = spec[0] if channel.multiplies else spec
         self._writes = to == "torch" and not writable  # torch has no read-only tensors
         self._maker = arrays.Maker(spec, to, writable, shares.releaser())
-        # The last iterator. This object does not keep it, so a program that breaks off ends the epoch for its rank.
+        # The last iterator. This object does not keep it alive. So if the program breaks the epoch off, the iterator
+        # goes, and the epoch ends for this rank.
         self._last: Optional["weakref.ref[_Shares]"] = None
         self._ended: Optional[shares.ShareIterator] = None  # of the last epoch, if it was taken to its end
         self._next: Optional[shares.ShareIterator] = None  # the iterator of the next epoch, restored

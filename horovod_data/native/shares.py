@@ -39,8 +39,8 @@ def releaser() -> Callable[[int], None]:
 
 
 def _raise_placed(code: int) -> NoReturn:
-    """Raises the error of an iterator's last call, with the class that the reader's source raised if that is
-    builtin."""
+    """Raises the error of an iterator's last call. If the reader's source raised an error of a builtin class, the error
+    has that class."""
     message = calls.last_error(code)
     where = (calls.call("last_place") or b"").decode(errors="replace")
     name, colon, rest = message.partition(": ")
@@ -80,13 +80,13 @@ class ShareIterator:
     def next(self) -> Optional[list[Column]]:
         """Waits for the next share. None: the epoch is over.
 
-        The columns are valid until the next call. Set each column's owner to None, and then give it to releaser()
-        once. The next call releases the owners that are left.
+        The columns are valid until the next call. To keep a column for longer, take its owner, set the column's `owner`
+        to None, and later give the owner to releaser() once. The next call releases the owners that are left.
 
         Raises:
           TimeoutError: the time limit has passed.
-          RuntimeError: the epoch failed, or was superseded; a process was lost; after shutdown(). Or a builtin class of
-            the error that the reader's source raised.
+          RuntimeError: the epoch failed, or was superseded; a process was lost; after shutdown(). If the reader's
+            source raised an error of a builtin class, an error of that class is raised instead.
         """
         columns, count = c.POINTER(Column)(), c_int()
         self._placed("iterator_next", self._iterator, byref(columns), byref(count))

@@ -49,9 +49,9 @@ _NUMBERS += ("_start", "_stop", "_step")
 def begin_without_gpus() -> None:
     """In a TF1 program, begins the eager context without GPUs.
 
-    Only this package uses that context. Otherwise the context would take all GPUs, even if the program gives its own
-    sessions a visible_device_list. TensorFlow allows only one mapping of GPUs in a process. The context's list of
-    visible devices stays, because sessions without a config use it.
+    Only this package uses that context. If the context began with GPUs, it would take all of them, even if the program
+    gives its own sessions a visible_device_list. TensorFlow allows only one mapping of GPUs in a process. The context's
+    list of visible devices stays, because sessions without a config use it.
     """
     if not is_tf1_program():
         return

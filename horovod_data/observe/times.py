@@ -17,7 +17,8 @@ _TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epoc
 _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
 _CACHE = ("bytes", "limit", "units", "steps", "elements", "loaded", "freed")
 _TIMES = ("wait", "receive", "step", "first", "pipeline", "deal", "room", "serve")
-_KEPT = ("rank", "host", "reader", "trains", "untaken", "window")  # what something is, and values of this moment
+# Fields that do not grow: they say what something is, or they are values of this moment.
+_KEPT = ("rank", "host", "reader", "trains", "untaken", "window")
 
 # The values that stats() has for each channel on every process.
 _NAMES = {

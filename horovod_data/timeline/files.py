@@ -127,7 +127,10 @@ def merge(timelines: Sequence[Timeline]) -> list[Event]:
 
 
 def _moved(timeline: Timeline, later: float, number: int) -> Iterator[Event]:
-    """The events of the timeline, `later` microseconds later, in rows that no timeline with another number has."""
+    """The events of the timeline, with `later` microseconds added to their times.
+
+    Their rows are different from those of timelines with another `number`.
+    """
     for event in timeline.events:
         if "ts" in event:
             event["ts"] = round(event["ts"] + later, 3)

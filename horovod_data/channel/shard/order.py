@@ -86,7 +86,7 @@ def unordered(
 
 
 def _decided(chain: list[tf.data.Dataset]) -> set[int]:
-    """The ids of stages whose elements a function selects: the function of this or a later stage that is not a map."""
+    """The ids of stages with a function that may select elements (not a map), and of all stages before these."""
     decided: set[int] = set()
     work = [stage for stage in chain if private.name(stage) not in _MAPS and private.has_functions(stage)]
     while work:

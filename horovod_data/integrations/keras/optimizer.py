@@ -31,7 +31,8 @@ _FIXED: dict[str, Any] = {
     "scale_local_gradients": True,
 }
 
-# Numbers optimizers by their first use, because all ranks use them in the same order. A rank may make more optimizers.
+# Numbers optimizers in the order of their first use, which is the same on all ranks. The order in which they are made
+# may differ, because a rank may make more optimizers than another rank.
 _used = itertools.count()
 _Base: Any = object
 
@@ -65,7 +66,7 @@ def DistributedOptimizer(
       backward_passes_per_step: the number of steps whose gradients are added up before they are averaged and applied.
         IndexedSlices become dense. `iterations` counts the updates.
       average_aggregated_gradients: divides that sum by backward_passes_per_step.
-      fixed: all other arguments of Horovod's own function, with their defaults.
+      fixed: the other arguments of Horovod's own function. Only their defaults are allowed.
 
     Raises:
       TypeError: `optimizer` is no optimizer of Keras 3, or there is no such argument.
@@ -198,7 +199,8 @@ class _Averaging(_Base):
             what = "jit_compile=True: XLA can't compile Horovod's collectives"
             to_do = "Call compile(jit_compile=False). On GPUs HOROVOD_ENABLE_XLA_OPS=1 is another way"
             raise explained(RuntimeError, what, to_do)
-        # Numbers of variables: the names of tensors and layers differ on a rank that has made another model before.
+        # The names have the numbers of the variables. Names of tensors and layers would differ on a rank that has made
+        # another model before.
         names = [f"{self.prefix()}.{index}" for index in indices]
         averaged: dict[str, Any] = {}
         dense: dict[str, Any] = {}
@@ -247,7 +249,7 @@ def _averaging_class(plain: Any) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _skip_steps_together() -> None:
-    """Makes LossScaleOptimizers ask all ranks whether their gradients are finite, if they apply them by our optimizer.
+    """Makes each LossScaleOptimizer around one of our optimizers ask all ranks whether the gradients are finite.
 
     Model.compile() puts a LossScaleOptimizer around ours for mixed_float16. Without this, a rank with an infinite
     gradient would skip a step in which the other ranks wait for its gradients.
@@ -268,7 +270,10 @@ def _skip_steps_together() -> None:
 
 @functools.lru_cache(maxsize=None)
 def _no_xla_by_default() -> None:
-    """Makes jit_compile="auto" mean no XLA for models with our optimizers. Keras means XLA on a machine with a GPU."""
+    """Makes jit_compile="auto" mean no XLA for models with our optimizers, unless XLA has Horovod's collectives.
+
+    Without this, Keras uses XLA for "auto" on a machine with a GPU.
+    """
     kind: Any = keras.Model
     here: Optional[Callable[..., bool]] = getattr(kind, "_resolve_auto_jit_compile", None)
     if here is None:

@@ -22,7 +22,8 @@ class Lines:
     def show(self, channels: Mapping[str, tuple[str, int]], at: float) -> None:
         """Shows the channels whose epochs are running: by name, their text and their steps. `at`: seconds of a clock.
 
-        Omits a channel that stands still while another channel moves, because programs validate in mid-epoch.
+        Omits a channel that stands still while another channel moves: a training's channel stands still while the
+        program validates in mid-epoch.
         """
         self._due = {name: self._due.get(name, at + self._seconds) for name in channels}
         moved = {name for name, (_, steps) in channels.items() if steps != self._steps.get(name)}
