@@ -51,7 +51,7 @@ class Exchange {
 
   // Begins this rank's next scatter of this name. Only the root gives `parts`.
   void Scatter(const std::string& name, int root, Parts parts, Callback callback);
-  // Begins this rank's next gather of this name. The gather ends when the root has checked all parts, with the root's
+  // Begins this rank's next gather of this name. When the root has checked all parts, the gather ends with the root's
   // outcome.
   void Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback);
   // Call it when the root has checked the parts of its gather. All ranks get this outcome.

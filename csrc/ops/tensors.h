@@ -20,7 +20,7 @@ Columns ColumnsOf(const Tensors& tensors);
 // std::bad_alloc: there is no memory for them.
 tensorflow::Tensor TensorOf(const Column& column);
 
-// As TensorOf, for a share from another process. Returns an error if this TensorFlow lacks one of its types.
+// As TensorOf, for a share from another process. Returns an error if this TensorFlow lacks a type of the share.
 Outcome TensorsOf(const Columns& columns, Tensors* tensors);
 
 // Gives the tensors of a bundle (rows/bundle.h).

@@ -44,7 +44,7 @@ def check_spec(spec: Any) -> None:
     for name, leaf in nests.leaves(spec):
         if not isinstance(leaf, tf.TensorSpec) or leaf.dtype in (tf.variant, tf.resource):
             what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf})"
-            to_do = "Pass as key= the name or place of a component that says which row it is"
+            to_do = "Pass as key= the name or place of a component that identifies the row"
             raise explained(TypeError, f"{what}, of which audit() can't make an array", to_do)
 
 

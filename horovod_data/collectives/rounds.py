@@ -79,7 +79,7 @@ class Rounds:
         self._structure: Any = None  # of this rank's outputs
         self._mine: list[
             Any
-        ] = []  # for each step since the last round, the outputs as a nest of arrays; None without rows
+        ] = []  # for each step since the last round, the outputs as a nest of arrays; None if the share has no rows
         self._got: list[Any] = []  # on rank 0: such outputs of all ranks, in the order of the rows
 
     def add(self, function: Callable[..., Any], element: Any) -> None:
@@ -176,7 +176,7 @@ class Rounds:
             )
 
     def _keep(self, parts: list[bytes], first_step: int) -> None:
-        """On rank 0: keeps the outputs of a round. `parts`: of each rank."""
+        """On rank 0: keeps the outputs of a round. `parts`: the encoded outputs of each rank."""
         for step, of_ranks in enumerate(zip(*map(pickle.loads, parts)), first_step):
             for rank, made in enumerate(of_ranks):
                 if made is not None:

@@ -9,7 +9,7 @@ child:
 - Iterators and datasets of a channel raise.
 
 The parent keeps weak references to its iterators. If the child searched all objects, it would copy most of the parent's
-memory, because reading a reference count writes to the object's page.
+memory, because looking at an object changes its reference count, which writes to the object's page.
 """
 
 from __future__ import annotations

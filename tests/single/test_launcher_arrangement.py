@@ -166,7 +166,7 @@ def test_a_short_name_and_a_long_one_of_one_host():
      "or --readers=R for R readers that deal to the trainers of all hosts"),
     (Request(1, reader_hosts=("c",)), "--reader-hosts names 1 host for 0 dedicated readers. Give --readers R"),
     (Request(1, readers_per_node=1, reader_hosts=("c",)), "with --readers-per-node each host has its own. Leave one of them out"),
-    (Request(1, readers=2, reader_hosts=("c", "d", "e")), "--reader-hosts names 3 hosts, but there are 2 dedicated readers"),
+    (Request(1, readers=2, reader_hosts=("c", "d", "e")), "--reader-hosts names 3 hosts for 2 dedicated readers"),
 ])  # fmt: skip
 def test_requests_that_make_no_sense(request_, text):
     with pytest.raises(LaunchError, match=re.escape(text)):

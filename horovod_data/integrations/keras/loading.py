@@ -32,6 +32,6 @@ def load_model(
     model = keras.models.load_model(filepath, custom_objects=custom)
     if model.optimizer is not None and not averages(model.optimizer):
         DistributedOptimizer(model.optimizer, compression=compression)
-        if not xla_has_collectives():  # on a machine with a GPU compile() may have chosen it
+        if not xla_has_collectives():  # if there is a GPU, compile() may have chosen XLA
             model.jit_compile = False
     return model

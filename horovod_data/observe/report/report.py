@@ -108,7 +108,7 @@ def _kept(cache: times.Cache) -> str:
 
 
 def _fullest(reader: times.Reader) -> str:
-    """The rank for whose credit the reader waited longest, its part of that waiting, and the number of these waits."""
+    """The rank for whose credit the reader waited longest, with its part of all waits for credit and how often."""
     most = max(reader.room_of, key=lambda rank: reader.room_of[rank], default=None)
     if most is None or not reader.room_of[most]:
         return "-"
