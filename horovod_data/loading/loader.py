@@ -74,8 +74,8 @@ def loader(
       A Loader. The memory of a share is used as long as an array or a slice of it lives, also after shutdown().
 
     Raises:
-      TypeError, ValueError, RuntimeError, TimeoutError, KeyboardInterrupt, and errors of the function or of the first
-        element: as distribute_dataset() raises them.
+      TypeError, ValueError, RuntimeError, TimeoutError, KeyboardInterrupt and errors of the function: as
+        distribute_dataset() raises them. Errors of the first element are raised in the same way.
       ImportError: to="torch" without PyTorch, or bfloat16 without ml_dtypes, on this rank.
 
     Iterating raises, on every rank:
